@@ -1,0 +1,105 @@
+"""The thread under every view: it sleeps until its job has something to show.
+
+    job's loop --event--> follower's thread --> Place (a cell, a terminal)
+
+The thread reads the job and never touches a process. Whatever goes wrong in it is told once, in
+text, and the view goes on plainly: the job does not notice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbstate.job import Job
+    from nbstate.view.publish import Place
+
+GLANCE = 0.01
+"""Seconds in which the end of a job is noticed while its view holds back."""
+
+
+class View:
+    """Follows one job. A subclass says what to do at each look.
+
+    Parameters
+    ----------
+    job
+        What to follow.
+    place
+        Where to show it.
+    """
+
+    pace = 0.25
+    """Least seconds between two looks, however much the ranks print."""
+
+    def __init__(self, job: Job, place: Place) -> None:
+        self.job = job
+        self.place = place
+        self.changed = threading.Event()
+        self._notes_told = 0
+        self._thread = threading.Thread(target=self._run, name="nbstate-view", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow the job."""
+        self.job.listen(self.changed)
+        self._thread.start()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until everything is shown, at most `timeout` seconds; tell whether it is."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def look(self) -> float | None:
+        """Show what is new; return the seconds until the next look if nothing changes."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """The job is done and everything has been looked at: leave what stays."""
+
+    def tell_notes(self) -> None:
+        """Write the job's notes that have not been told yet."""
+        for note in self.job.notes[self._notes_told :]:
+            self.place.write("stdout", note + "\n")
+            self._notes_told += 1
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # a view must not harm its job, whatever happens to it
+            self._go_on_plainly(error)
+        finally:
+            self.job.unlisten(self.changed)
+
+    def _follow(self) -> None:
+        while True:
+            self.changed.clear()
+            done = self.job.done  # before the look, so that the last look sees everything
+            rest = self.look()
+            if done:
+                break
+            self._hold_back()
+            self.changed.wait(rest)
+        self.finish()
+
+    def _hold_back(self) -> None:
+        end = time.monotonic() + self.pace
+        while not self.job.done and (left := end - time.monotonic()) > 0:
+            time.sleep(min(GLANCE, left))
+
+    def _go_on_plainly(self, error: Exception) -> None:
+        from nbstate.view.plain import PlainView
+
+        try:
+            self.place.write(
+                "stderr",
+                f"nbstate: the view of {self.job.name} failed ({type(error).__name__}: {error}); "
+                "the run goes on, as plain text\n",
+            )
+            if not isinstance(self, PlainView):
+                plain = PlainView(self.job, self.place)
+                plain.changed = self.changed
+                plain._follow()
+        except Exception:  # nowhere left to say it; the job itself is unharmed
+            return

@@ -1,0 +1,202 @@
+"""The page that a run leaves in the notebook: HTML that needs nothing, and the same as plain text.
+
+No script, no style sheet, no widget: it reads well in a fresh JupyterLab without a kernel, in
+nbconvert's HTML, on GitHub, and with every style taken away. Text of ranks is escaped, always.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbstate.output import Cursor
+from nbstate.view.publish import WIDGET_MIME, Bundle
+from nbstate.view.sheet import Drawing, Sheet
+
+if TYPE_CHECKING:
+    from nbstate.job import Job
+    from nbstate.ranks import Rank
+    from nbstate.view.terminal import Line
+
+TAIL = 200
+"""Lines of a rank that stay in the notebook."""
+OPEN_RANKS = 4
+"""Up to so many ranks stand open; of more, only the first and those that failed."""
+
+MARKS = {"starting": "…", "running": "▸", "done": "✓", "failed": "✗", "stopped": "■"}
+"""A sign beside each state's word, so that colour is never the only one."""
+COLOURS = {"done": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700"}
+
+_LINE = "border-top:1px solid rgba(128,128,128,.35);padding:3px 0"
+_PRE = (
+    "margin:2px 0 4px 14px;max-height:300px;overflow:auto;white-space:pre-wrap;"
+    "overflow-wrap:anywhere;font-size:12px;line-height:1.35"
+)
+_DIM = "opacity:.75"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A finished run, to be shown any time.
+
+    Parameters
+    ----------
+    html, plain
+        The same page in two forms.
+    drawings
+        How many figures and other drawings stand on it.
+    """
+
+    html: str
+    plain: str
+    drawings: int = 0
+
+    def bundle(self) -> Bundle:
+        """Return the page as a mime bundle."""
+        return {"text/html": self.html, "text/plain": self.plain}
+
+    def _repr_mimebundle_(self, **_: Any) -> Bundle:
+        return self.bundle()
+
+    def __repr__(self) -> str:
+        return self.plain
+
+
+def make_page(job: Job, *, timed: bool = True) -> Page:
+    """Return the page of a job as it is now.
+
+    Parameters
+    ----------
+    timed
+        Tell what differs between two equal runs: the time it took, and paths that are only worth
+        telling. Without it, equal runs leave equal pages.
+    """
+    sheets = [_sheet(rank) for rank in job.ranks]
+    parts = [_heading(job, timed=timed)]
+    parts += [f"<div>{html.escape(note)}</div>" for note in job.notes]
+    plain = [summary(job, timed=timed), *job.notes]
+    for rank, sheet in zip(job.ranks, sheets, strict=True):
+        parts.append(_section(job, rank, sheet, timed=timed))
+        plain.append(_plain_section(rank, sheet))
+    return Page(
+        html='<div style="font-size:13px">' + "\n".join(parts) + "</div>",
+        plain="\n".join(plain),
+        drawings=sum(1 for sheet in sheets for _ in sheet.drawings()),
+    )
+
+
+def summary(job: Job, *, timed: bool = True) -> str:
+    """Return one line about a job, such as 'train: done on 2 ranks in 1.2 s'."""
+    ranks = "1 rank" if job.world_size == 1 else f"{job.world_size} ranks"
+    took = f" in {duration(job.elapsed)}" if timed else ""
+    return f"{job.name}: {job.state} on {ranks}{took}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person would say it.
+
+    Examples
+    --------
+    >>> duration(1.234), duration(75), duration(7384)
+    ('1.2 s', '1 min 15 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _sheet(rank: Rank) -> Sheet:
+    sheet = Sheet(TAIL)
+    piece = rank.output.read(Cursor())
+    sheet.dropped = piece.missed
+    sheet.take(piece.entries)
+    return sheet
+
+
+def _heading(job: Job, *, timed: bool) -> str:
+    facts = [html.escape(job.where)] if job.where else []
+    if timed:
+        facts.append(duration(job.elapsed))
+    first = str(job.error).splitlines()[:1] if job.error is not None else []
+    said = "".join(f'<div style="color:{COLOURS["failed"]}">{html.escape(e)}</div>' for e in first)
+    about = " · ".join(facts)
+    return (
+        f"<div><b>{html.escape(job.name)}</b> {_state(job.state)}"
+        f' <span style="{_DIM}">{about}</span></div>{said}'
+    )
+
+
+def _state(state: str) -> str:
+    colour = COLOURS.get(state)
+    style = f' style="color:{colour}"' if colour else ""
+    return f"<span{style}>{MARKS.get(state, '')} {html.escape(state)}</span>"
+
+
+def _section(job: Job, rank: Rank, sheet: Sheet, *, timed: bool) -> str:
+    shown = len(job.ranks) <= OPEN_RANKS or rank.index == 0 or rank.state == "failed"
+    lines = rank.output.lines
+    facts = [f"{lines:,} line{'' if lines == 1 else 's'}"] if lines else ["no output"]
+    if rank.exitcode:
+        facts.append(f"exit code {rank.exitcode}")
+    body = [_cut_line(rank, sheet)] if sheet.dropped else []
+    body += [
+        _drawn(block) if isinstance(block, Drawing) else _text(block) for block in sheet.blocks()
+    ]
+    if rank.output.log_error is not None:
+        body.append(_aside(f"the log is incomplete: {rank.output.log_error}"))
+    elif timed and lines and not sheet.dropped:
+        body.append(_aside(f"log: {rank.output.path}"))
+    return (
+        f'<details{" open" if shown and body else ""} style="{_LINE}">'
+        f"<summary><b>rank {rank.index}</b> {_state(rank.state)}"
+        f' <span style="{_DIM}">{html.escape(" · ".join(facts))}</span></summary>'
+        f"{''.join(body)}</details>"
+    )
+
+
+def _plain_section(rank: Rank, sheet: Sheet) -> str:
+    drawings = sum(1 for _ in sheet.drawings())
+    drawn = f", {drawings} drawing{'' if drawings == 1 else 's'}" if drawings else ""
+    last = sheet.last_line()
+    return f"rank {rank.index}: {rank.state}{drawn}" + (f"; last line: {last}" if last else "")
+
+
+def _cut_line(rank: Rank, sheet: Sheet) -> str:
+    return _aside(f"... {sheet.dropped:,} lines before these only in {rank.output.path}")
+
+
+def _aside(text: str) -> str:
+    return f'<div style="{_DIM};margin-left:14px;font-size:12px">{html.escape(text)}</div>'
+
+
+def _text(lines: list[Line]) -> str:
+    return f'<pre style="{_PRE}">' + "\n".join(line.html() for line in lines) + "</pre>"
+
+
+def _drawn(drawing: Drawing) -> str:
+    data = drawing.data
+    for mime in ("image/png", "image/jpeg", "image/gif"):
+        if mime in data:
+            return _image(mime, "".join(str(data[mime]).split()), data)
+    if "image/svg+xml" in data:  # inline SVG would be removed from a page that is not trusted
+        svg = "".join(data["image/svg+xml"]).encode()
+        return _image("image/svg+xml", base64.b64encode(svg).decode(), data)
+    if "text/html" in data and WIDGET_MIME not in data:
+        return f'<div style="margin-left:14px">{"".join(data["text/html"])}</div>'
+    for mime in ("text/markdown", "text/latex", "text/plain"):
+        if mime in data:
+            return f'<pre style="{_PRE}">{html.escape("".join(data[mime]))}</pre>'
+    return _aside(f"a drawing of type {', '.join(data)}")
+
+
+def _image(mime: str, encoded: str, data: Bundle) -> str:
+    said = html.escape("".join(data.get("text/plain", "drawing")), quote=True)
+    return (
+        f'<div style="margin-left:14px"><img src="data:{mime};base64,{encoded}" alt="{said}"'
+        ' style="max-width:100%"></div>'
+    )

@@ -1,0 +1,106 @@
+"""How a view's thread reaches the cell that its job belongs to.
+
+A thread that prints in a kernel writes into whatever cell runs at that moment. So the place is
+fixed once, in the cell itself, and every later message carries that cell's request as its parent.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from typing import Any, Protocol, TextIO
+
+from nbstate.environment import answers_questions, running_kernel
+
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+Bundle = dict[str, Any]
+
+
+class Place(Protocol):
+    """Where a view shows itself."""
+
+    draws: bool
+    """It can show a mime bundle."""
+    watched: bool
+    """Somebody may be looking while the job runs."""
+    bounded: bool
+    """What is written here is kept for ever, so it must stay short."""
+
+    def write(self, stream: str, text: str) -> None:
+        """Show text as 'stdout' or 'stderr'."""
+
+    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+        """Show a mime bundle, or put it in the place of the one with this id."""
+
+
+class Stream:
+    """The streams of a terminal, a script, or of whoever captures this cell's output."""
+
+    draws = False
+    watched = True
+    bounded = False
+
+    def __init__(self) -> None:
+        self._streams: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
+
+    def write(self, stream: str, text: str) -> None:
+        """Write to the stream that was current when the job began."""
+        self._streams[stream].write(text)
+        self._streams[stream].flush()
+
+    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+        """Write the bundle's plain text."""
+        self.write("stdout", bundle.get("text/plain", "") + "\n")
+
+
+class Cell:
+    """One cell of a notebook, wherever the kernel's main thread is by now."""
+
+    draws = True
+    bounded = True
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._parent = kernel.get_parent("shell")
+        self.watched = answers_questions(kernel)
+
+    def write(self, stream: str, text: str) -> None:
+        """Send a stream message."""
+        self._send("stream", {"name": stream, "text": text})
+
+    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+        """Send `display_data`, or `update_display_data` with `update`."""
+        transient = {"display_id": display_id} if display_id else {}
+        self._send(
+            "update_display_data" if update else "display_data",
+            {"data": bundle, "metadata": {}, "transient": transient},
+        )
+
+    def _send(self, kind: str, content: dict[str, Any]) -> None:
+        # Not through sys.stdout or display(): those ask for the request that runs now.
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            kind,
+            content,
+            parent=self._parent,
+            ident=self._kernel._topic(kind),
+        )
+
+
+def this_place() -> Place:
+    """Return the place of the running cell, or the current streams where there is none.
+
+    A captured cell (`%%capture`, `redirect_stdout`) has its streams replaced: text goes there.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kernel = running_kernel()
+    if kernel is None or type(sys.stdout).__module__ != "ipykernel.iostream":
+        return Stream()
+    return Cell(kernel)
+
+
+def fresh_id() -> str:
+    """Return a display id that no other output has."""
+    return f"nbstate-{uuid.uuid4().hex}"

@@ -1,0 +1,14 @@
+"""The three states: PartialState, AcceleratorState and GradientState, in any process."""
+
+from nbstate.state.kinds import DistributedType
+from nbstate.state.life import enter_replica, fresh_states, reset_all
+from nbstate.state.partial import PartialState, is_main_process
+
+__all__ = [
+    "DistributedType",
+    "PartialState",
+    "enter_replica",
+    "fresh_states",
+    "is_main_process",
+    "reset_all",
+]

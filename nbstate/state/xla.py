@@ -1,0 +1,68 @@
+"""torch_xla, asked for as little as possible: opening a TPU is for good, and for one process."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+from typing import Any
+
+from nbstate import devices
+from nbstate.state import life
+from nbstate.state.place import Place
+
+
+def in_use() -> bool:
+    """Whether XLA drives this process's device. Opens nothing."""
+    if "PJRT_DEVICE" not in os.environ and devices.kind() != "tpu":
+        return False
+    return "torch_xla" in sys.modules or importlib.util.find_spec("torch_xla") is not None
+
+
+def find_place() -> Place | None:
+    """The runtime's ordinal where this process is a rank or has opened the device, else None."""
+    runtime = importlib.import_module("torch_xla.runtime")
+    if _is_unmarked_replica(runtime):
+        life.enter_replica()
+    if not (life.is_replica() or _is_launched() or _is_open()):
+        return None
+    return Place(
+        rank=int(runtime.global_ordinal()),
+        world_size=int(runtime.world_size()),
+        local_rank=int(runtime.local_ordinal()),
+        rendezvous=False,
+    )
+
+
+def device() -> Any:
+    """The device of this replica; opens it."""
+    return importlib.import_module("torch_xla").device()
+
+
+def mark_step() -> None:
+    """Run what has been traced so far."""
+    importlib.import_module("torch_xla").sync()
+
+
+def exchange(tag: str, payload: bytes = b"") -> list[bytes]:
+    """Every replica's payload in the order of ranks, once all have come."""
+    xla_model = importlib.import_module("torch_xla.core.xla_model")
+    return list(xla_model.rendezvous(tag, payload))
+
+
+def _is_launched() -> bool:
+    return os.environ.get("FORK_LAUNCHED") == "1" or "PJRT_LOCAL_PROCESS_RANK" in os.environ
+
+
+def _is_open() -> bool:
+    torch_xla = sys.modules.get("torch_xla")
+    return torch_xla is not None and bool(torch_xla._XLAC._xla_runtime_is_initialized())
+
+
+def _is_unmarked_replica(runtime: Any) -> bool:
+    """A thread of torch_xla's own launcher, which tells nobody which threads are replicas."""
+    if life.is_replica() or threading.current_thread() is threading.main_thread():
+        return False
+    return _is_open() and int(runtime.addressable_device_count()) > 1

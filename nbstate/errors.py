@@ -1,0 +1,194 @@
+"""What a user reads when a rank fails.
+
+    torch.distributed.elastic ... ChildFailedError
+      RankError             a rank failed: which, where and why; the others in a line each
+        RankTimeoutError    the run took longer than `timeout`; also a TimeoutError
+        JobStoppedError     the run was stopped before its ranks were done
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+E = TypeVar("E", bound=BaseException)
+
+
+class RankFailure(ProcessFailure):
+    """How one rank failed.
+
+    Attributes
+    ----------
+    rank
+        Its global rank.
+    type_name, message
+        The exception's, or ``""`` and what ended the process.
+    traceback
+        Its own traceback with the notebook's lines, or the last Python stack of a crash; text.
+    where
+        The innermost line that is the user's own.
+    collective
+        The collective it waited in, such as ``all_reduce``, or ``""``.
+    secondary
+        It failed because another rank did: it lost its peer, or was stopped.
+    exception
+        The original exception where it could travel, else None.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        pid: int,
+        exitcode: int,
+        error_file: str,
+        message: str,
+        when: int,
+        type_name: str = "",
+        traceback: str = "",
+        where: str = "",
+        collective: str = "",
+        secondary: bool = False,
+        exception: BaseException | None = None,
+    ) -> None:
+        super().__init__(rank, pid, exitcode, error_file)
+        self.rank = rank
+        self.type_name = type_name
+        self.message = message
+        self.traceback = traceback
+        self.where = where
+        self.collective = collective
+        self.secondary = secondary
+        self.exception = exception
+        self.when = when
+
+    @property
+    def headline(self) -> str:
+        """The failure in one line, without the rank."""
+        first = self.message.split("\n", 1)[0]
+        if not self.type_name:
+            return first
+        return f"{self.type_name}: {first}" if first else self.type_name
+
+    def __repr__(self) -> str:
+        return f"RankFailure(rank={self.rank}, {self.headline!r})"
+
+
+class RankError(ChildFailedError):
+    """A run failed. Its text names the rank, then shows that rank's own traceback.
+
+    Attributes
+    ----------
+    rank
+        The rank that failed first.
+    failures : dict of int to RankFailure
+        Every failed rank; real failures first, in order of time.
+    results : dict of int to object
+        What the ranks that had finished returned.
+
+    Notes
+    -----
+    `__cause__` is the original exception where it can travel. It is also torch's
+    `ChildFailedError`, for code that catches that.
+
+    Examples
+    --------
+    >>> try:                                                        # doctest: +SKIP
+    ...     notebook_launcher(train, num_processes=2)
+    ... except RankError as error:
+    ...     if error.original(KeyError) is None:
+    ...         raise
+    """
+
+    def __init__(
+        self,
+        name: str,
+        world_size: int,
+        failures: Mapping[int, RankFailure],
+        results: Mapping[int, Any],
+        others: Mapping[int, str],
+    ) -> None:
+        self.name = name
+        self.world_size = world_size
+        self.results = dict(results)
+        self._others = dict(others)
+        super().__init__(name, dict(failures))
+        self.rank = next(iter(failures))
+        self.__cause__ = failures[self.rank].exception
+
+    def original(self, kind: type[E]) -> E | None:
+        """Return the exception of a failed rank that is of type `kind`, or None."""
+        for failure in self.failures.values():
+            if isinstance(failure, RankFailure) and isinstance(failure.exception, kind):
+                return failure.exception
+        return None
+
+    def format_msg(self, *_: str, **__: str) -> str:
+        """Return the whole text: headline, traceback, one line for each other rank."""
+        first, *rest = (f for f in self.failures.values() if isinstance(f, RankFailure))
+        lines = [self.title(first)]
+        extra = first.message.split("\n", 1)[1:] if not first.traceback else []
+        lines += [line for text in extra for line in text.splitlines()]
+        if first.traceback:
+            lines += ["", *first.traceback.rstrip().splitlines()]
+        told = {f.rank: _in_one_line(f, first.rank) for f in rest} | self._others
+        if told:
+            lines += ["", *(f"rank {rank}: {text}" for rank, text in sorted(told.items()))]
+        return "\n".join(lines)
+
+    def title(self, first: RankFailure) -> str:
+        """Return the first line of the text."""
+        return f"rank {first.rank} of {self.world_size}: {first.headline}"
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in the cell: our text, without the launcher's own frames."""
+        return str(self).splitlines()
+
+
+class RankTimeoutError(RankError, TimeoutError):
+    """The run took longer than its `timeout`; the text names who was late and where."""
+
+    def __init__(self, seconds: float, *args: Any) -> None:
+        self.seconds = seconds
+        super().__init__(*args)
+
+    def title(self, first: RankFailure) -> str:
+        """Return the first line of the text."""
+        late = [f.rank for f in self.failures.values() if isinstance(f, RankFailure)]
+        word = "rank" if len(late) == 1 else "ranks"
+        who = ", ".join(map(str, sorted(late)))
+        return f"{self.name} took longer than timeout={self.seconds:g} s; {word} {who} not done"
+
+
+class JobStoppedError(RankError):
+    """The run was stopped before all of its ranks were done."""
+
+    def title(self, first: RankFailure) -> str:
+        """Return the first line of the text."""
+        return f"{self.name} was stopped before its ranks were done"
+
+
+def _in_one_line(failure: RankFailure, first: int) -> str:
+    where = f" ({failure.where})" if failure.where else ""
+    if failure.secondary and failure.collective:
+        return f"lost its peer in {failure.collective}{where}"
+    if failure.secondary and failure.type_name != "KeyboardInterrupt":
+        return f"lost its peer{where}: {failure.headline}"
+    if failure.secondary:
+        return f"stopped because of rank {first}{where}"
+    return f"{failure.headline}{where}"
+
+
+def end_in_words(exitcode: int | None) -> str:
+    """Say how a process ended: by an exit code or by a signal's name."""
+    if exitcode is None:
+        return "ended, and its exit code is not known"
+    if exitcode >= 0:
+        return f"exit code {exitcode}" if exitcode else "ended without a result (exit code 0)"
+    try:
+        return f"killed by {signal.Signals(-exitcode).name}"
+    except ValueError:
+        return f"killed by signal {-exitcode}"

@@ -1,0 +1,327 @@
+"""The ranks of one run: started, followed, stopped, waited for, and what they gave back."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbstate import report
+from nbstate.loop import Loop
+from nbstate.options import LaunchOptions
+from nbstate.rank.bootstrap import Setup
+from nbstate.ranks import Line, Rank
+from nbstate.results import RankResults
+from nbstate.start.place import Place, environment, threads_per_rank
+from nbstate.start.rendezvous import Rendezvous
+
+if TYPE_CHECKING:
+    from nbstate.errors import RankError, RankFailure
+
+JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
+
+_alive: weakref.WeakSet[Job] = weakref.WeakSet()
+_numbers = itertools.count(1)
+
+
+class Job:
+    """A function that runs on N ranks.
+
+    Made by `launch` and by ``notebook_launcher(..., wait=False)``. As the last line of a cell it
+    shows its board.
+
+    Attributes
+    ----------
+    name
+        The function's name.
+    ranks : tuple of Rank
+        One handle per local rank: ``pid``, ``state``, ``exitcode``, ``stdout``, ``stderr``, ``log``.
+    state
+        ``"starting"``, ``"running"``, ``"stopping"``, ``"done"``, ``"failed"`` or ``"stopped"``.
+    log_dir
+        Folder with the whole output of each rank.
+    notes
+        What else the user should know, in one line each.
+
+    Examples
+    --------
+    >>> job = nbstate.launch(train, 0.1, num_processes=2)           # doctest: +SKIP
+    >>> job.ranks[0].stdout[-80:]                                   # doctest: +SKIP
+    >>> results = job.wait()                                        # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: LaunchOptions,
+        world_size: int,
+        *,
+        where: str,
+        log_dir: Path,
+    ) -> None:
+        self.name: str = getattr(function, "__name__", type(function).__name__)
+        self.options = options
+        self.world_size = world_size
+        self.where = where
+        self.log_dir = log_dir
+        self.number = next(_numbers)
+        self.state: JobState = "starting"
+        self.notes: list[str] = []
+        self.error: RankError | None = None
+        self.rendezvous = Rendezvous(options.master_addr, options.use_port)
+        self.ranks = tuple(Rank(index, log_dir) for index in range(world_size))
+        self.loop = Loop(self)
+        self._call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]] | None
+        self._call = (function, args, kwargs)
+        self._values: dict[int, Any] = {}
+        self._failures: dict[int, RankFailure] = {}
+        self._weights: list[Mapping[str, Any]] = []
+        self._broken: BaseException | None = None
+        self._listeners: set[threading.Event] = set()
+        self._ready = threading.Event()
+        self._over = threading.Event()
+        self._began = time.monotonic()
+        self._ended: float | None = None
+
+    # -- what the user does
+
+    @property
+    def done(self) -> bool:
+        """Whether every rank is gone, however it ended."""
+        return self._over.is_set()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start; of a finished run, how long it took."""
+        return (self._ended or time.monotonic()) - self._began
+
+    def wait(self, timeout: float | None = None) -> RankResults:
+        """Wait for every rank and return what they returned.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait at most; None: for ever. The run goes on when they are over.
+
+        Returns
+        -------
+        RankResults
+            One value per rank, in rank order.
+
+        Raises
+        ------
+        RankError
+            A rank failed.
+        TimeoutError
+            The time is up; the run goes on.
+        KeyboardInterrupt
+            The waiting was interrupted; the run goes on.
+        """
+        try:
+            if not self._over.wait(timeout):
+                raise TimeoutError(
+                    f"{self.name} is still running after {timeout:g} s of waiting; it goes on"
+                )
+        except KeyboardInterrupt:
+            print(f"waiting for {self.name} was interrupted; it goes on: job.stop() ends it")
+            raise
+        return self.results()
+
+    def __await__(self) -> Generator[Any, None, RankResults]:
+        return asyncio.to_thread(self._wait_quietly).__await__()
+
+    def _wait_quietly(self) -> RankResults:
+        self._over.wait()
+        return self.results()
+
+    def results(self) -> RankResults:
+        """Return what the ranks of a finished run returned.
+
+        Raises
+        ------
+        RankError
+            A rank failed.
+        RuntimeError
+            The run is not over; `wait` waits for it.
+        """
+        if not self.done:
+            raise RuntimeError(f"{self.name} is still running: job.wait() waits for its results")
+        if self._broken is not None:
+            raise self._broken
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        return RankResults(self._values[rank.index] for rank in self.ranks)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in every rank that is at work. One that catches it goes on."""
+        self.loop.ask(self.loop.interrupt)
+
+    def stop(self) -> None:
+        """End the run: KeyboardInterrupt in every rank, after `grace` seconds SIGTERM, then SIGKILL.
+
+        Returns at once; `wait` tells when all are gone.
+        """
+        self.loop.ask(lambda: self.loop.stop("stop"))
+
+    def kill(self) -> None:
+        """End every rank and all that they started, without asking."""
+        self.loop.ask(self.loop.kill)
+
+    def stacks(self) -> str:
+        """Return what each living rank is doing, as text: its stack, innermost line first."""
+        return report.stacks(self)
+
+    def logs(self, rank: int | None = None) -> str:
+        """Return the whole text of one rank, or of all of them one after the other."""
+        if rank is not None:
+            return self.ranks[rank].output.whole()
+        return "".join(f"--- rank {r.index}\n{r.output.whole()}" for r in self.ranks)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}: {self.state}, {self.where}>"
+
+    # -- what a view needs
+
+    def listen(self, event: threading.Event) -> None:
+        """Have `event` set whenever something that a view shows may have changed."""
+        self._listeners.add(event)
+        event.set()
+
+    def unlisten(self, event: threading.Event) -> None:
+        """No longer set `event`."""
+        self._listeners.discard(event)
+
+    # -- what the launcher does
+
+    def start(self) -> None:
+        """Start the ranks; returns once all of them exist.
+
+        Raises
+        ------
+        OSError
+            A process, pipe or file could not be made. What had been started is gone again.
+        """
+        _alive.add(self)
+        # Not the thread that runs cells: see nbstate.start.fork.
+        threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True).start()
+        self._ready.wait()
+        if self._broken is not None:
+            self._over.wait()
+            raise self._broken
+
+    def wait_or_stop(self) -> RankResults:
+        """Wait as a blocking cell does: an interrupt ends the run, a second one at once."""
+        try:
+            self._over.wait()
+        except KeyboardInterrupt:
+            self.stop()
+            self._wait_for_the_stopped()
+            raise
+        return self.results()
+
+    def _wait_for_the_stopped(self) -> None:
+        while True:
+            try:
+                self._over.wait()
+                return
+            except KeyboardInterrupt:
+                self.kill()
+
+    def _live(self) -> None:
+        try:
+            self.loop.run()
+            self.state, self.error = report.outcome(self)
+        except BaseException as error:
+            self._broken = error
+            self.state = "failed"
+        finally:
+            self._write_back()
+            self._call = None  # the kernel may free what the run held on to
+            self._ended = time.monotonic()
+            _alive.discard(self)
+            self._over.set()
+            self._ready.set()
+            self.changed()
+
+    def _write_back(self) -> None:
+        if self.state == "done":
+            for module, weights in zip(self.options.write_back, self._weights, strict=True):
+                module.load_state_dict(weights)
+
+    # -- what the loop reports
+
+    def setup_for(self, rank: Rank, line: Line, not_ours: Sequence[int]) -> Setup:
+        """Return what a rank is told at its birth."""
+        import os
+
+        assert self._call is not None
+        function, args, kwargs = self._call
+        place = Place(
+            self.world_size, self.rendezvous.address, self.rendezvous.port, f"nbstate-{self.number}"
+        )
+        return Setup(
+            rank=rank.index,
+            world_size=self.world_size,
+            kernel_pid=os.getpid(),
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            environment=environment(place, rank.index, self.options, rank.error_file),
+            threads=threads_per_rank(self.world_size, self.options),
+            seed=self.options.seed,
+            write_back=self.options.write_back,
+            connection=line.far_connection,
+            stdout=line.far_stdout,
+            stderr=line.far_stderr,
+            stacks=line.stacks_descriptor,
+            not_ours=not_ours,
+        )
+
+    def started(self) -> None:
+        """Every rank exists."""
+        self.state = "running"
+        self._ready.set()
+        self.changed()
+
+    def stopping(self) -> None:
+        """The ranks have been asked to stop."""
+        self.state = "stopping"
+        self.changed()
+
+    def changed(self) -> None:
+        """Wake whoever shows this job."""
+        for event in tuple(self._listeners):
+            event.set()
+
+    def note(self, line: str) -> None:
+        """Keep a line that the user should read."""
+        self.notes.append(line)
+        self.changed()
+
+    def take_result(self, line: Line) -> None:
+        """Build the value that a rank returned, or note why it cannot be built."""
+        try:
+            value, weights = line.value()
+        except Exception as error:
+            line.failed = report.not_rebuilt(error)
+            return
+        self._values[line.rank.index] = value
+        if line.rank.index == 0:
+            self._weights = weights
+
+    @property
+    def values(self) -> Mapping[int, Any]:
+        """What the ranks that are done returned."""
+        return self._values
+
+
+def jobs() -> list[Job]:
+    """Return the jobs whose ranks are alive, oldest first."""
+    return sorted(_alive, key=lambda job: job.number)

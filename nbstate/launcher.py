@@ -1,0 +1,325 @@
+"""`notebook_launcher`, `debug_launcher` and `launch`: every argument checked, then a Job.
+
+Nothing here makes a process: mistakes are told before one exists.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nbstate import devices, logs, one_process
+from nbstate.job import Job
+from nbstate.options import LaunchOptions
+from nbstate.rank import bootstrap
+from nbstate.results import RankResults
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    num_processes: int | None = None,
+    mixed_precision: str = "no",
+    use_port: int | None = None,
+    master_addr: str = "127.0.0.1",
+    node_rank: int = 0,
+    num_nodes: int = 1,
+    rdzv_backend: str = "static",
+    rdzv_endpoint: str = "",
+    rdzv_conf: Mapping[str, Any] | None = None,
+    rdzv_id: str = "none",
+    max_restarts: int = 0,
+    monitor_interval: float = 0.1,
+    log_line_prefix_template: str | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RankResults | Job:
+    """Run a function on several ranks forked from this kernel, and return what each returned.
+
+    Parameters
+    ----------
+    function
+        Called on every rank. An ``async def`` function is awaited.
+    args
+        Its positional arguments, as a tuple or list.
+    num_processes
+        How many ranks. None: one per accelerator; without one, a single process. With 1 the
+        function runs in the kernel itself, so that what it trains stays there.
+    mixed_precision, use_port, master_addr
+        See `LaunchOptions`, which documents every option. The positional order is that of
+        Accelerate's function of the same name.
+    node_rank, num_nodes, rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id, max_restarts
+        Accepted at their defaults; several machines are not supported yet.
+    kwargs
+        The function's keyword arguments.
+    **options
+        Any other field of `LaunchOptions`, such as ``view``, ``timeout`` or ``seed``.
+
+    Returns
+    -------
+    RankResults
+        One value per rank, in rank order. With ``wait=False`` a `Job` instead.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong; no process was started.
+    RankError
+        A rank failed: which, where and why.
+    KeyboardInterrupt
+        The cell was interrupted; every rank is gone.
+
+    Notes
+    -----
+    Ranks start with the kernel's random state, equal on all of them; ``seed`` changes that. With
+    one process an exception of the function arrives as it is.
+
+    Examples
+    --------
+    >>> def train(lr):
+    ...     return PartialState().process_index * lr
+    >>> notebook_launcher(train, (0.1,), num_processes=2)           # doctest: +SKIP
+    RankResults([0.0, 0.1])
+    """
+    checked = LaunchOptions.from_keywords(
+        {
+            "mixed_precision": mixed_precision,
+            "use_port": use_port,
+            "master_addr": master_addr,
+            "node_rank": node_rank,
+            "num_nodes": num_nodes,
+            "rdzv_backend": rdzv_backend,
+            "rdzv_endpoint": rdzv_endpoint,
+            "rdzv_conf": rdzv_conf,
+            "rdzv_id": rdzv_id,
+            "max_restarts": max_restarts,
+            "monitor_interval": monitor_interval,
+            "log_line_prefix_template": log_line_prefix_template,
+            **options,
+        }
+    )
+    return _run(function, args, kwargs, num_processes, checked)
+
+
+def debug_launcher(
+    function: Callable[..., Any], args: Sequence[Any] = (), num_processes: int = 2
+) -> RankResults:
+    """Run a function on several CPU ranks: a rehearsal of a launch without accelerators.
+
+    Parameters
+    ----------
+    function
+        Called on every rank.
+    args
+        Its positional arguments, as a tuple or list.
+    num_processes
+        How many ranks.
+
+    Returns
+    -------
+    RankResults
+        One value per rank, in rank order.
+
+    Examples
+    --------
+    >>> debug_launcher(lambda: PartialState().num_processes)        # doctest: +SKIP
+    RankResults([2, 2])
+    """
+    found = _run(function, args, None, num_processes, LaunchOptions(cpu=True, isolate=True))
+    assert isinstance(found, RankResults)
+    return found
+
+
+def launch(
+    function: Callable[..., Any],
+    *args: Any,
+    num_processes: int | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Job:
+    """Run a function on several ranks and return at once; the kernel is free meanwhile.
+
+    Parameters
+    ----------
+    function
+        Called on every rank.
+    *args
+        Its positional arguments.
+    num_processes
+        How many ranks. None: one per accelerator, or one.
+    kwargs
+        Its keyword arguments.
+    **options
+        Any field of `LaunchOptions`.
+
+    Returns
+    -------
+    Job
+        A handle: ``job.wait()``, ``job.stop()``, ``job.ranks[0].stdout``, ...
+
+    Examples
+    --------
+    >>> job = launch(train, 0.1, num_processes=2)                   # doctest: +SKIP
+    >>> job.wait()                                                  # doctest: +SKIP
+    RankResults([0.0, 0.1])
+    """
+    checked = LaunchOptions.from_keywords({**options, "wait": False})
+    job = _run(function, args, kwargs, num_processes, checked)
+    assert isinstance(job, Job)
+    return job
+
+
+def _run(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    num_processes: int | None,
+    options: LaunchOptions,
+) -> RankResults | Job:
+    named = {} if kwargs is None else kwargs
+    _check_call(function, args, named)
+    _check_place()
+    ranks = _world_size(num_processes, options)
+    if ranks == 1 and options.wait and not options.isolate:
+        if num_processes is None and devices.count() == 0:
+            print("No accelerator here: one process, in the kernel. num_processes=2 asks for two.")
+        return one_process.run(function, args, named, options)
+    _check_devices(ranks, options)
+    _check_fork(options)
+    _check_write_back(options)
+    from nbstate import view
+
+    job = Job(
+        function,
+        args,
+        named,
+        options,
+        ranks,
+        where=_where(ranks, options),
+        log_dir=logs.new_folder(options.log_dir),
+    )
+    shown = view.attach(job, options.view)
+    job.start()
+    if not options.wait:
+        return job
+    try:
+        return job.wait_or_stop()
+    finally:
+        _tell_of_untouched_modules(job, args, named, options)
+        shown.join()
+
+
+# -- checks, before any process exists
+
+
+def _check_call(function: object, args: object, kwargs: object) -> None:
+    if not callable(function):
+        raise TypeError(
+            f"function={function!r}: expected a function; pass train, not train(), which calls it"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args={args!r}: expected a tuple or list, such as args=({args!r},)")
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise TypeError(f"kwargs={kwargs!r}: expected a dict of argument names to values")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        raise TypeError(
+            f"{name}{signature} cannot be called with args={args!r}"
+            + (f", kwargs={kwargs!r}" if kwargs else "")
+            + f": {error}"
+        ) from None
+
+
+def _check_place() -> None:
+    if bootstrap.current is not None:
+        raise RuntimeError(
+            f"this is rank {bootstrap.current.rank} of {bootstrap.current.world_size} of a run: "
+            "a rank cannot launch ranks; return from the function first"
+        )
+
+
+def _world_size(num_processes: object, options: LaunchOptions) -> int:
+    if num_processes is None:
+        if options.devices is not None:
+            return len(options.devices)
+        return 1 if options.cpu else max(1, devices.count())
+    hint = f"num_processes={num_processes!r}: expected a whole number of at least 1, or None"
+    if isinstance(num_processes, bool) or not isinstance(num_processes, int):
+        raise TypeError(hint)
+    if num_processes < 1:
+        raise ValueError(hint)
+    return num_processes
+
+
+def _check_devices(ranks: int, options: LaunchOptions) -> None:
+    if options.cpu or options.oversubscribe:
+        return
+    there = devices.count()
+    if options.devices is not None:
+        beyond = [index for index in options.devices if index >= there]
+        if beyond:
+            raise ValueError(f"devices={options.devices!r}: this machine has {there} accelerators")
+        there = len(options.devices)
+    if there and ranks > there:
+        raise ValueError(
+            f"num_processes={ranks} with {there} accelerators: ask for {there} at most, "
+            "or pass oversubscribe=True (ranks share devices) or cpu=True"
+        )
+
+
+def _check_fork(options: LaunchOptions) -> None:
+    if sys.platform == "win32" or not hasattr(os, "fork"):
+        raise ValueError("start_method='fork' needs a system that can fork, such as Linux")
+    if options.cpu:
+        return
+    runtime = devices.woken()
+    if runtime is not None:
+        raise RuntimeError(
+            f"this kernel has already used {runtime}, which a forked rank cannot use: "
+            "restart the kernel and launch before the first use, or pass cpu=True"
+        )
+
+
+def _check_write_back(options: LaunchOptions) -> None:
+    modules = options.write_back
+    if not isinstance(modules, (tuple, list)) or not all(
+        hasattr(module, "load_state_dict") for module in modules
+    ):
+        raise TypeError(f"write_back={modules!r}: expected a tuple of modules, such as (model,)")
+
+
+# -- what is told
+
+
+def _where(ranks: int, options: LaunchOptions) -> str:
+    kind = "cpu" if options.cpu else devices.kind()
+    word = "process" if ranks == 1 else "processes"
+    device = "CPU" if kind == "cpu" else kind.upper()
+    return f"{ranks} {device} {word}"
+
+
+def _tell_of_untouched_modules(
+    job: Job, args: Sequence[Any], kwargs: Mapping[str, Any], options: LaunchOptions
+) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or job.state != "done":
+        return
+    given = [*args, *kwargs.values()]
+    kinds = (torch.nn.Module, torch.optim.Optimizer)
+    left = [x for x in given if isinstance(x, kinds) and not any(x is w for w in options.write_back)]
+    if left:
+        names = ", ".join(sorted({type(item).__name__ for item in left}))
+        job.note(
+            f"the kernel's own {names} is as it was: the ranks trained copies; "
+            "write_back=(model,) loads rank 0's weights into it"
+        )

@@ -1,0 +1,318 @@
+"""The one loop that brings the ranks of a run to life, hears them all, and sees them all end.
+
+    kernel's main thread          this thread (fresh for each run)             ranks 0..N-1
+    --------------------          --------------------------------             ------------
+    Job.start() ----------------> fork, fork, ...  --------------------------> rank.bootstrap
+                                  select: text pipes, connections, deaths  <--- text, messages
+    Job.stop(), .interrupt() ---> wake-up pipe
+                                  all returned: tell them to leave ----------> tear down, exit
+    Job.wait() <----------------- finished
+
+Who may die, and who notices:
+
+- a rank: its process descriptor becomes readable here; its process group goes with it;
+- the kernel: each rank gets a signal, and the guard ends what the ranks had started;
+- this thread: only when every rank is gone. The ranks' parent-death signal is bound to it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from nbstate import memory
+from nbstate.ranks import Line, Rank
+from nbstate.start.fork import fork, frozen_objects
+from nbstate.start.guard import Guard
+from nbstate.wire import ClearOutput, Display, Failed, Leave, Returned, Started
+
+if TYPE_CHECKING:
+    from nbstate.job import Job
+
+Reason = Literal["failure", "stop", "timeout"]
+
+TERM_TO_KILL = 1.0
+"""Seconds between the second and the last step of ending a rank that does not stop."""
+
+MEMORY_EVERY = 1.0
+"""Seconds between two readings of the ranks' memory."""
+
+# The kernel's ends of every run that is under way: no rank of any run may hold them.
+_kernel_ends: dict[int, tuple[int, ...]] = {}
+
+
+class Loop:
+    """Runs one job from its first fork to its last exit. Used from one thread, but for `ask`."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.lines: list[Line] = []
+        self._guard: Guard | None = None
+        self._selector = selectors.DefaultSelector()
+        self._wake_end, self._wake = os.pipe()
+        os.set_blocking(self._wake_end, False)
+        self._over = False
+        self._asking = threading.Lock()
+        self._asked: deque[Callable[[], None]] = deque()
+        self._deadlines: list[tuple[float, Callable[[], None]]] = []
+        self._leaving = False
+        self.reason: Reason | None = None
+        self.memory_kills = memory.kills_for_memory()
+
+    # -- asked by other threads
+
+    def ask(self, action: Callable[[], None]) -> bool:
+        """Have the loop do something; False when it is over, and does nothing any more."""
+        with self._asking:
+            if self._over:
+                return False
+            self._asked.append(action)
+            os.write(self._wake, b".")
+            return True
+
+    def ask_and_wait(self, action: Callable[[], None]) -> None:
+        """Have the loop do something, and return when it has."""
+        did = threading.Event()
+
+        def act() -> None:
+            action()
+            did.set()
+
+        if self.ask(act):
+            did.wait()
+
+    # -- the run
+
+    def run(self) -> None:
+        """Start the ranks, hear them, and return when every one is gone and everything is closed."""
+        try:
+            self._start()
+            self._hear()
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        self._listen(self._wake_end, self._do_what_was_asked)
+        with frozen_objects():
+            for rank in self._job.ranks:
+                self._start_one(rank)
+        groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
+        self._guard = Guard(groups)
+        self._register_ends()
+        self._job.rendezvous.open_store(self._job.world_size)
+        self._job.started()
+        if self._job.options.timeout is not None:
+            self._at(self._job.options.timeout, self._out_of_time)
+        self._at(MEMORY_EVERY, self._read_memory)
+
+    def _start_one(self, rank: Rank) -> None:
+        line = Line(rank)
+        self.lines.append(line)
+        self._register_ends()
+        ends = tuple(end for group in _kernel_ends.values() for end in group)
+        line.attach(fork(self._job.setup_for(rank, line, ends)))
+        line.given()
+        assert line.death is not None
+        self._listen(line.connection.fileno(), lambda: self._hear_messages(line))
+        self._listen(line.stdout, lambda: self._hear_text(line, "stdout"))
+        self._listen(line.stderr, lambda: self._hear_text(line, "stderr"))
+        self._listen(line.death, lambda: self._bury(line))
+
+    def _register_ends(self) -> None:
+        ends = [self._wake_end, self._wake]
+        for line in self.lines:
+            ends += [line.connection.fileno(), line.stdout, line.stderr]
+        if self._guard is not None:
+            ends.append(self._guard.descriptor)
+        _kernel_ends[id(self)] = tuple(ends)
+
+    def _hear(self) -> None:
+        while any(line.rank.alive for line in self.lines):
+            for key, _ in self._selector.select(self._until_next_deadline()):
+                if key.fd in self._selector.get_map():
+                    key.data()
+            self._meet_deadlines()
+            self._job.changed()
+
+    def _end(self) -> None:
+        _kernel_ends.pop(id(self), None)
+        for line in self.lines:
+            if line.rank.alive:  # only when starting or hearing itself broke
+                line.kill()
+                line.reap()
+                line.drain()
+            line.close()
+        if self._guard is not None:
+            self._guard.dismiss()
+        with self._asking:
+            self._over = True
+            while self._asked:
+                self._asked.popleft()()
+        self._selector.close()
+        os.close(self._wake_end)
+        os.close(self._wake)
+        self._job.rendezvous.close()
+
+    # -- hearing
+
+    def _listen(self, descriptor: int, react: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, react)
+
+    def _forget(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+
+    def _do_what_was_asked(self) -> None:
+        os.read(self._wake_end, 4096)
+        while self._asked:
+            self._asked.popleft()()
+
+    def _hear_text(self, line: Line, stream: str) -> None:
+        if not line.read_text(stream):
+            self._forget(line.stdout if stream == "stdout" else line.stderr)
+
+    def _hear_messages(self, line: Line) -> None:
+        heard = False
+        for message in line.messages():
+            heard = True
+            self._take(line, message)
+        if not heard:  # readable, and nothing there: the rank has closed its end
+            self._forget(line.connection.fileno())
+
+    def _take(self, line: Line, message: object) -> None:
+        if isinstance(message, Started):
+            line.rank.state = "running"
+        elif isinstance(message, (Display, ClearOutput)):
+            line.rank.output.draw(message)
+        elif isinstance(message, Returned):
+            self._take_result(line, message)
+        elif isinstance(message, Failed):
+            line.failed = message
+            self._failed(line)
+
+    def _take_result(self, line: Line, message: Returned) -> None:
+        line.returned = message
+        self._job.take_result(line)
+        if line.failed is not None:
+            self._failed(line)
+            line.send(Leave(tear_down=False))
+            return
+        line.rank.state = "done"
+        if self.reason is not None:
+            line.send(Leave(tear_down=False))
+        elif all(other.rank.state == "done" for other in self.lines):
+            self._let_leave()
+
+    def _bury(self, line: Line) -> None:
+        """A rank's process has ended: hear the rest, and go on without it."""
+        assert line.death is not None
+        descriptors = (line.death, line.connection.fileno(), line.stdout, line.stderr)
+        for message in line.messages():
+            self._take(line, message)
+        line.reap()
+        line.drain()
+        self._forget(*descriptors)
+        if line.returned is None and line.failed is None:
+            self._failed(line)
+
+    # -- policy
+
+    def _let_leave(self) -> None:
+        """Every rank has returned: each may now tear its process group down and exit."""
+        self._leaving = True
+        for line in self.lines:
+            line.send(Leave(tear_down=True))
+        self._at(self._job.options.grace, self._end_the_lingering)
+
+    def _end_the_lingering(self) -> None:
+        for line in self.lines:
+            if line.rank.alive:
+                left = line.returned.lingering if line.returned is not None else ()
+                what = ", ".join(left) or "an exit handler or a thread"
+                self._job.note(
+                    f"rank {line.rank.index}: left running after it returned: {what}; "
+                    f"ended after grace={self._job.options.grace:g} s"
+                )
+                line.kill()
+
+    def _failed(self, line: Line) -> None:
+        lost = line.failed is not None and line.failed.peer_lost
+        line.rank.state = "stopped" if lost or line.told_to_stop else "failed"
+        self.stop("failure")
+
+    def stop(self, reason: Reason) -> None:
+        """End the run, politely first: a keyboard interrupt, then SIGTERM, then SIGKILL."""
+        if self.reason is not None or self._leaving:
+            return
+        self.reason = reason
+        self._job.stopping()
+        for line in self.lines:
+            if line.rank.state == "done":
+                line.send(Leave(tear_down=False))
+            elif line.failed is None and line.rank.alive:
+                line.told_to_stop = True
+                line.ask_for_stacks()
+                line.signal(signal.SIGINT)
+        grace = self._job.options.grace
+        self._at(grace, lambda: self._signal_all(signal.SIGTERM))
+        self._at(grace + TERM_TO_KILL, self.kill)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in every rank that is still at work; what follows is theirs."""
+        for line in self.lines:
+            if line.rank.state in ("starting", "running"):
+                line.signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End every rank that is still there, with all that it started."""
+        self.reason = self.reason or "stop"
+        for line in self.lines:
+            if line.rank.alive:
+                line.told_to_stop = True
+                line.kill()
+
+    def _signal_all(self, number: int) -> None:
+        for line in self.lines:
+            if line.rank.alive:
+                line.signal(number)
+
+    def _out_of_time(self) -> None:
+        if not self._leaving:
+            self.stop("timeout")
+
+    def ask_for_stacks(self) -> None:
+        """Have every living rank write its stacks."""
+        for line in self.lines:
+            line.ask_for_stacks()
+
+    def _read_memory(self) -> None:
+        for line in self.lines:
+            if line.rank.alive and line.rank.pid is not None:
+                line.rank.memory = memory.used_by(line.rank.pid) or line.rank.memory
+        self._at(MEMORY_EVERY, self._read_memory)
+
+    # -- time
+
+    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+        self._deadlines.append((time.monotonic() + seconds, action))
+
+    def _until_next_deadline(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return max(0.0, min(when for when, _ in self._deadlines) - time.monotonic())
+
+    def _meet_deadlines(self) -> None:
+        moment = time.monotonic()
+        due = [action for when, action in self._deadlines if when <= moment]
+        self._deadlines = [item for item in self._deadlines if item[0] > moment]
+        for action in due:
+            action()
+
+

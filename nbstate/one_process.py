@@ -1,0 +1,52 @@
+"""A launch with one process: the function runs in the kernel, so what it trains stays there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from nbstate.options import LaunchOptions
+from nbstate.rank.bootstrap import call, seed
+from nbstate.results import RankResults
+from nbstate.start.place import PLACE_VARIABLES
+from nbstate.state import fresh_states
+
+
+def run(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: LaunchOptions,
+) -> RankResults:
+    """Call the function here, alone, and leave the kernel's environment and states as they were."""
+    with _environment(options), fresh_states("a launch with one process was over"):
+        seed(options.seed, 0)
+        return RankResults([call(function, args, kwargs)])
+
+
+@contextmanager
+def _environment(options: LaunchOptions) -> Iterator[None]:
+    before = dict(os.environ)
+    for name in PLACE_VARIABLES:  # left over from something else: this process is alone
+        os.environ.pop(name, None)
+    os.environ["ACCELERATE_MIXED_PRECISION"] = options.mixed_precision
+    if options.cpu:
+        os.environ["NBSTATE_CPU"] = "1"
+    os.environ.update(options.env)
+    ours = dict(os.environ)
+    try:
+        yield
+    finally:
+        # What the function itself set stays; only what is set above is taken back.
+        for name in before.keys() | ours.keys():
+            if os.environ.get(name) == ours.get(name):
+                _restore(name, before.get(name))
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

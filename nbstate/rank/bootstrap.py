@@ -1,0 +1,215 @@
+"""The life of a rank, from its first instruction to its hard exit.
+
+    begin   leave the kernel's process group, be ready to die with it, drop what was the kernel's
+    set up  streams, signals, environment, fresh states, threads, random state
+    work    call the user's function
+    report  a Returned or a Failed, then wait until every rank is done
+    leave   tear the process group down, let the rank's own threads and exit hooks finish, exit
+
+A rank never returns from `live`: whatever happens it ends in `os._exit`, so that it cannot run the
+kernel's exit handlers or go on with the notebook's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import faulthandler
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from nbstate import values
+from nbstate.rank import capture, failure, parent
+from nbstate.rank.channel import Channel
+from nbstate.wire import Failed, Leave, Returned, Started
+
+STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
+"""Asks a rank for its stacks; the last real-time signal is the least likely one to be in use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """All that a rank is told at its birth."""
+
+    rank: int
+    world_size: int
+    kernel_pid: int
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    environment: Mapping[str, str]
+    threads: int | None
+    seed: int | tuple[str, int] | None
+    write_back: Sequence[Any]
+    connection: Connection[Any, Any]
+    stdout: int
+    stderr: int
+    stacks: int
+    not_ours: Sequence[int] = field(default=())
+
+
+current: Setup | None = None
+"""What this process is, in a rank; None in the kernel."""
+
+
+def live(setup: Setup) -> None:
+    """Be rank `setup.rank`; does not return."""
+    global current
+    current = setup
+    code = 1
+    try:
+        by_reference = _begin(setup)
+        channel = _set_up(setup)
+        code = _work_and_report(setup, channel, by_reference)
+    except BaseException as error:
+        _last_words(error)
+    finally:
+        try:
+            capture.flush()
+        finally:
+            os._exit(code)
+
+
+def _last_words(error: BaseException) -> None:
+    """Even the reporting failed: leave the reason where the kernel reads the rank's text."""
+    try:
+        os.write(2, failure.describe(error).traceback.encode("utf-8", "replace"))
+    except BaseException:
+        os.write(2, f"nbstate: {type(error).__name__} while a rank was ending\n".encode())
+
+
+def _begin(setup: Setup) -> Mapping[int, str]:
+    parent.follow(setup.kernel_pid)
+    parent.let_go(setup.not_ours)
+    capture.capture(setup.stdout, setup.stderr)
+    faulthandler.enable(setup.stacks, all_threads=True)
+    faulthandler.register(STACK_SIGNAL, file=setup.stacks, all_threads=True, chain=False)
+    return values.names_in_main()
+
+
+def _set_up(setup: Setup) -> Channel:
+    _reset_signals()
+    atexit._clear()  # the kernel's exit handlers are not this process's to run
+    os.environ.update(setup.environment)
+    # A DataLoader in here must find the notebook's classes, whatever the kernel's default is.
+    multiprocessing.set_start_method("fork", force=True)
+    _reset_states()
+    if setup.threads is not None and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(setup.threads)
+    seed(setup.seed, setup.rank)
+    return Channel(setup.connection)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)  # the kernel's event loop listens there, not this process's
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _reset_states() -> None:
+    if "nbstate.state" in sys.modules:
+        sys.modules["nbstate.state"].reset_all("a rank was forked")
+
+
+def seed(chosen: int | tuple[str, int] | None, rank: int) -> None:
+    """Seed Python's, NumPy's and torch's generators as the option `seed` asks."""
+    if chosen is None:
+        return
+    number = chosen if isinstance(chosen, int) else (chosen[1] + rank) % 2**32
+    import random
+
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manualseed(number)
+
+
+# -- work and report
+
+
+def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, str]) -> int:
+    leave: threading.Event = threading.Event()
+    orders: list[Leave] = []
+
+    def told_to_leave(order: Leave) -> None:
+        orders.append(order)
+        leave.set()
+
+    channel.handlers[Leave] = told_to_leave
+    channel.listen()
+    channel.send(Started(os.getpid()))
+    outcome, descriptor = _call(setup, by_reference)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    capture.flush()
+    channel.send(outcome, descriptor)
+    if isinstance(outcome, Failed):
+        # Peers that wait for this rank in a collective learn of its end by its closed connections.
+        return outcome.exit_code or 1
+    leave.wait()
+    _leave(tear_down=orders[0].tear_down)
+    return 0
+
+
+def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Failed, int | None]:
+    try:
+        value = call(setup.function, setup.args, setup.kwargs)
+        weights = [module.state_dict() for module in setup.write_back] if setup.rank == 0 else []
+        payload, raw = values.dump((value, weights), "result", by_reference)
+        buffers, descriptor, length = values.share(raw)
+    except SystemExit as error:
+        if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
+            payload, _ = values.dump((None, []), "result")
+            return Returned(payload, (), lingering=_lingering()), None
+        return failure.describe(error), None
+    except BaseException as error:
+        return failure.describe(error), None
+    return Returned(payload, buffers, length, _lingering()), descriptor
+
+
+def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call the user's function; a coroutine is awaited, a generator refused.
+
+    Raises
+    ------
+    TypeError
+        The function returned a generator, which cannot leave its process.
+    """
+    value = function(*args, **kwargs)
+    if inspect.iscoroutine(value):
+        value = asyncio.run(value)
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        name = getattr(function, "__name__", "the function")
+        raise TypeError(
+            f"{name} returned a generator, which cannot leave its process: "
+            f"return list({name}(...)) instead"
+        )
+    return value
+
+
+# -- leave
+
+
+def _leave(*, tear_down: bool) -> None:
+    distributed = sys.modules.get("torch.distributed")
+    if tear_down and distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+
+
+def _lingering() -> tuple[str, ...]:
+    """Name what the function left behind that keeps a process from ending."""
+    here = threading.current_thread()
+    threads = [t for t in threading.enumerate() if t is not here and not t.daemon]
+    return tuple(f"thread {thread.name!r}" for thread in threads)

@@ -1,0 +1,94 @@
+"""A rank's standard streams: pipes to the kernel in place of everything that was the kernel's.
+
+The pipes sit on file descriptors 1 and 2, so what C code and child programs print is caught too.
+Python's own streams write whole lines at once; a line that has no end yet follows a moment later.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+FLUSH_EVERY = 0.1
+"""Seconds after which an unfinished line is sent all the same."""
+
+_STOP = threading.Event()
+
+
+def capture(stdout: int, stderr: int) -> int:
+    """Put the pipes `stdout` and `stderr` in place of the kernel's streams.
+
+    Returns
+    -------
+    int
+        A descriptor of the standard output's pipe that stays as it is when user code redirects
+        descriptor 1; marks are written to it.
+    """
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.close(stderr)
+    old = {"stdout": _streams("stdout"), "stderr": _streams("stderr")}
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the rank
+    sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc] # Final in typeshed only
+    sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
+    for kernel_stream in old["stdout"]:
+        _redirect(kernel_stream, sys.stdout)
+    for kernel_stream in old["stderr"]:
+        _redirect(kernel_stream, sys.stderr)
+    threading.Thread(target=_flush_now_and_then, name="nbstate-flush", daemon=True).start()
+    return stdout
+
+
+def flush() -> None:
+    """Send what Python still holds back."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (ValueError, OSError):  # closed or replaced by the user: nothing of ours is in it
+            pass
+
+
+def _text(descriptor: int) -> TextIO:
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+
+
+def _streams(name: str) -> list[Any]:
+    found = [getattr(sys, name), getattr(sys, f"__{name}__")]
+    return [stream for stream in found if stream is not None]
+
+
+def _redirect(old: Any, new: TextIO) -> None:
+    """Whoever kept one of the kernel's streams (a logging handler, a progress bar) writes to `new`."""
+    for handler in _logging_handlers():
+        if handler.stream is old:
+            # Not setStream(): it would flush the old stream, whose sending thread is not in this process.
+            handler.stream = new
+    try:
+        old.write, old.flush = new.write, new.flush
+    except AttributeError:  # a plain file object over descriptor 1 or 2, which is the pipe now
+        pass
+
+
+def _logging_handlers() -> Iterator[logging.StreamHandler[Any]]:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for logger in loggers:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler):
+                yield handler
+
+
+def _flush_now_and_then() -> None:
+    while not _STOP.wait(FLUSH_EVERY):
+        flush()

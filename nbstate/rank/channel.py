@@ -1,0 +1,46 @@
+"""A rank's end of its connection to the kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+class Channel:
+    """Sends messages from any thread; hands what the kernel sends to the handler of its type.
+
+    Parameters
+    ----------
+    connection
+        The rank's end of a duplex `multiprocessing.Pipe`.
+    """
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._sending = threading.RLock()
+        self.handlers: dict[type, Callable[[Any], None]] = {}
+
+    def listen(self) -> None:
+        """Start the thread that hears the kernel."""
+        threading.Thread(target=self._hear, name="nbstate-channel", daemon=True).start()
+
+    def send(self, message: object, descriptor: int | None = None) -> None:
+        """Send `message`, followed by an open file where one is given."""
+        with self._sending:
+            self._connection.send(message)
+            if descriptor is not None:
+                reduction.send_handle(self._connection, descriptor, os.getppid())
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):  # the kernel is gone, and this process goes with it
+                return
+            handler = self.handlers.get(type(message))
+            if handler is not None:
+                handler(message)

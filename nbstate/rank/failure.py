@@ -1,0 +1,172 @@
+"""What a rank tells of an exception: all that the kernel needs to explain it, as plain text.
+
+The traceback begins in the user's function and has the notebook's own source lines; frames of
+nbstate itself are left out. The exception object goes along where it can travel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import time
+import traceback
+from types import TracebackType
+
+from nbstate import values
+from nbstate.wire import Failed
+
+LONGEST_MESSAGE = 2_000
+LONGEST_TRACEBACK = 20_000
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COLLECTIVES = os.path.join("torch", "distributed", "distributed_c10d.py")
+_LOST_PEER = re.compile(
+    "connection (was )?(closed|reset)|broken pipe|socket.*closed|peer|connection refused"
+    "|application timeout caused pair closure",
+    re.IGNORECASE,
+)
+
+
+def describe(error: BaseException) -> Failed:
+    """Turn an exception into the message that travels to the kernel."""
+    when = time.monotonic_ns()
+    frames = _frames(error.__traceback__)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    collective = _collective(error)
+    message = _first_words(error)
+    return Failed(
+        when=when,
+        type_name=_type_name(error),
+        message=message,
+        traceback=_shorten(_format(error), LONGEST_TRACEBACK),
+        where=_where(frames),
+        collective=collective,
+        interrupted=interrupted,
+        peer_lost=_lost_its_peer(error, message, collective),
+        exit_code=_exit_code(error),
+        exception=_pickled(error),
+    )
+
+
+def _lost_its_peer(error: BaseException, message: str, collective: str) -> bool:
+    from_torch = isinstance(error, RuntimeError) and _LOST_PEER.search(message) is not None
+    return from_torch or (isinstance(error, KeyboardInterrupt) and bool(collective))
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _first_words(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as trouble:
+        return f"<its text could not be made: {type(trouble).__name__}>"
+    return _shorten(text, LONGEST_MESSAGE)
+
+
+def _shorten(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}\n... {len(text) - longest:,} characters left out ...\n{text[-half:]}"
+
+
+def _exit_code(error: BaseException) -> int | None:
+    """Return what the interpreter would exit with for a `SystemExit`, None for anything else."""
+    if not isinstance(error, SystemExit):
+        return None
+    if error.code is None:
+        return 0
+    return error.code if isinstance(error.code, int) else 1
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        payload, buffers = values.dump(error, "exception", values.names_in_main())
+        if buffers or len(payload) > 1 << 20:
+            return None
+        values.load(payload, ())  # many exceptions pickle but cannot be made again
+    except Exception:
+        return None
+    return payload
+
+
+# -- the traceback
+
+
+def _frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    return list(traceback.extract_tb(trace))
+
+
+def _format(error: BaseException) -> str:
+    told = traceback.TracebackException.from_exception(error)
+    _rename_cells(told, set())
+    text = "".join(told.format())
+    return re.sub(r'File "(Cell In\[\d+\]|notebook cell)", line', r"\1, line", text)
+
+
+def _rename_cells(told: traceback.TracebackException | None, seen: set[int]) -> None:
+    """Drop nbstate's frames and call cells by their number, along the whole chain of causes."""
+    if told is None or id(told) in seen:
+        return
+    seen.add(id(told))
+    kept = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
+    told.stack[:] = kept or list(told.stack)
+    for frame in told.stack:
+        _ = frame.line  # read the source now: it is found by the name that is replaced next
+        frame.filename = cell_name(frame.filename)
+    _rename_cells(told.__cause__, seen)
+    _rename_cells(told.__context__, seen)
+    for part in getattr(told, "exceptions", None) or ():
+        _rename_cells(part, seen)
+
+
+def is_ours(filename: str) -> bool:
+    """Tell whether a source file is one of nbstate's own."""
+    return filename.startswith(_OURS) or f"{os.sep}multiprocessing{os.sep}" in filename
+
+
+def cell_name(filename: str) -> str:
+    """Return ``Cell In[3]`` for the file name that IPython gave that cell, others as they are."""
+    if not is_cell(filename):
+        return filename
+    from IPython import get_ipython
+
+    shell = get_ipython()  # type: ignore[no-untyped-call]
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
+    return "notebook cell" if number is None else f"Cell In[{number}]"
+
+
+def is_cell(filename: str) -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    return "ipykernel_" in filename or filename.startswith("<ipython-input-")
+
+
+def _where(frames: list[traceback.FrameSummary]) -> str:
+    """Return the innermost line that is the user's own."""
+    library = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+    for frame in reversed(frames):
+        if not frame.filename.startswith((*library, _OURS, "<frozen")):
+            source = f": {frame.line}" if frame.line else ""
+            return f"{cell_name(frame.filename)}, line {frame.lineno}, in {frame.name}{source}"
+    return ""
+
+
+def _collective(error: BaseException) -> str:
+    """Return the collective that was under way, also where an interrupt hit its error's handling."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        for frame in _frames(cause.__traceback__):
+            if frame.filename.endswith(_COLLECTIVES) and not frame.name.startswith("_"):
+                return frame.name
+        cause = cause.__cause__ or cause.__context__
+    return ""

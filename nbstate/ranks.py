@@ -1,0 +1,279 @@
+"""One rank as the kernel sees it: its process, its pipes, what it said and how it ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Literal
+
+from nbstate import processes, stacks, values
+from nbstate.output import RankOutput
+from nbstate.rank.bootstrap import STACK_SIGNAL
+from nbstate.stacks import Stack
+from nbstate.wire import Failed, Returned
+
+RankState = Literal["starting", "running", "done", "failed", "stopped"]
+
+READ_SIZE = 1 << 20
+_F_SETPIPE_SZ = 1031
+
+
+class Rank:
+    """A handle on one rank of a job.
+
+    Attributes
+    ----------
+    index
+        Its global rank.
+    pid
+        Its process, or None before it has started.
+    state
+        ``"starting"``, ``"running"``, ``"done"``, ``"failed"`` or ``"stopped"``.
+    exitcode
+        What its process ended with; a signal's number, negative, where a signal ended it.
+    output
+        What it said and drew, for views.
+    """
+
+    def __init__(self, index: int, folder: Path) -> None:
+        self.index = index
+        self.pid: int | None = None
+        self.state: RankState = "starting"
+        self.exitcode: int | None = None
+        self.gone = False
+        self.doing = ""
+        self.output = RankOutput(folder / f"rank{index}.log")
+        self.error_file = str(folder / f"rank{index}.error.json")
+        self.memory: int | None = None
+
+    @property
+    def stdout(self) -> str:
+        """The end of what it wrote to its standard output; `log` has all of it."""
+        return self.output.tail("stdout")
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to its standard error; `log` has all of it."""
+        return self.output.tail("stderr")
+
+    @property
+    def log(self) -> Path:
+        """The file with all that it wrote, standard output and error as they came."""
+        return self.output.path
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process exists."""
+        return self.pid is not None and not self.gone
+
+    def __repr__(self) -> str:
+        return f"<rank {self.index}: {self.state}, pid {self.pid}>"
+
+
+class Line:
+    """The kernel's ends of what ties it to one rank: two text pipes, a connection, a process.
+
+    `ends` are what the rank gets; `given` closes the kernel's copies once the rank has them.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.process: BaseProcess | None = None
+        self.returned: Returned | None = None
+        self.shared: int | None = None
+        self.failed: Failed | None = None
+        self.told_to_stop = False
+        self.ended_at = 0
+        self._stacks_text = ""
+        self.death: int | None = None
+        self._opened: list[Callable[[], None]] = []
+        try:
+            self.connection, self.far_connection = self._pipe()
+            self.stdout, self.far_stdout = self._text_pipe()
+            self.stderr, self.far_stderr = self._text_pipe()
+            self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - read once the rank is dead
+            self._opened.append(self._stacks.close)
+        except BaseException:
+            self.close()
+            raise
+
+    def _pipe(self) -> tuple[Connection[Any, Any], Connection[Any, Any]]:
+        ours, far = multiprocessing.Pipe(duplex=True)
+        self._opened += [ours.close, far.close]
+        return ours, far
+
+    def _text_pipe(self) -> tuple[int, int]:
+        ours, far = os.pipe()
+        self._opened += [_closer(ours), _closer(far)]
+        os.set_blocking(ours, False)
+        _enlarge(ours)
+        return ours, far
+
+    @property
+    def stacks_descriptor(self) -> int:
+        """The file that the rank's stacks are written to."""
+        return self._stacks.fileno()
+
+    def given(self) -> None:
+        """The rank has its ends: drop the kernel's copies of them."""
+        self.far_connection.close()
+        os.close(self.far_stdout)
+        os.close(self.far_stderr)
+        self._opened = [
+            self.connection.close,
+            _closer(self.stdout),
+            _closer(self.stderr),
+            self._stacks.close,
+        ]
+
+    def attach(self, process: BaseProcess) -> None:
+        """Take the rank's process; `death` becomes readable when it ends."""
+        self.process = process
+        self.rank.pid = process.pid
+        assert process.pid is not None
+        self.death = _death_of(process)
+        if self.death != process.sentinel:
+            self._opened.append(_closer(self.death))
+
+    # -- hearing
+
+    def read_text(self, stream: str) -> bool:
+        """Read what the rank wrote to `stream` by now; False where there was nothing."""
+        descriptor = self.stdout if stream == "stdout" else self.stderr
+        try:
+            data = os.read(descriptor, READ_SIZE)
+        except BlockingIOError:
+            return False
+        if data:
+            self.rank.output.feed(stream, data)
+        return bool(data)
+
+    def messages(self) -> Iterator[object]:
+        """Yield the messages that have arrived; a result's memory file is taken in with it."""
+        try:
+            while self.connection.poll():
+                message = self.connection.recv()
+                if isinstance(message, Returned) and message.shared:
+                    self.shared = reduction.recv_handle(self.connection)
+                    self._opened.append(_closer(self.shared))
+                yield message
+        except (EOFError, OSError):  # the rank is gone; its end is told by `death`
+            return
+
+    def value(self) -> Any:
+        """Build what the rank returned."""
+        assert self.returned is not None
+        buffers = values.map_shared(self.returned.buffers, self.shared)
+        return values.load(self.returned.payload, buffers)
+
+    def stack(self) -> Stack:
+        """Return the last stack that the rank's process has written about itself; may be empty."""
+        return stacks.latest(self._stacks_text or self._read_stacks())
+
+    def _read_stacks(self) -> str:
+        size = os.fstat(self.stacks_descriptor).st_size
+        return os.pread(self.stacks_descriptor, size, 0).decode("utf-8", "replace")
+
+    # -- telling
+
+    def send(self, message: object) -> None:
+        """Send the rank a message; one that is gone hears nothing."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            pass
+
+    def signal(self, number: int) -> None:
+        """Send the rank's process a signal."""
+        if self.rank.pid is not None and not self.rank.gone:
+            try:
+                os.kill(self.rank.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def ask_for_stacks(self) -> None:
+        """Have the rank write its stacks, even while it holds the interpreter's lock."""
+        self.signal(STACK_SIGNAL)
+
+    def kill(self) -> None:
+        """End the rank's process and all that it started, at once."""
+        pid = self.rank.pid
+        if pid is None or self.rank.gone:
+            return
+        family = processes.descendants(pid)
+        self.kill_group()
+        for child in family:
+            processes.kill(child)
+
+    def kill_group(self) -> None:
+        """End the rank's process group. Until the rank is reaped its number cannot be another's."""
+        assert self.rank.pid is not None
+        try:
+            os.killpg(self.rank.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    # -- the end
+
+    def reap(self) -> None:
+        """The process is dead: end what it left, read the rest, and note how it ended."""
+        assert self.process is not None
+        self.kill_group()
+        self.process.join()
+        self.rank.exitcode = self.process.exitcode  # None if someone else waited for it first
+        self.rank.gone = True
+        self.ended_at = time.monotonic_ns()
+        self._stacks_text = self._read_stacks()
+
+    def drain(self) -> None:
+        """Read the text that is left once the rank and its children are gone."""
+        for stream in ("stdout", "stderr"):
+            while self.read_text(stream):
+                pass
+        self.rank.output.finish()
+
+    def close(self) -> None:
+        """Close every descriptor that is still open."""
+        opened, self._opened = self._opened, []
+        for close in opened:
+            close()
+        if self.process is not None and self.rank.exitcode is not None:
+            self.process.close()
+        self.process = None
+
+
+def _closer(descriptor: int) -> Callable[[], None]:
+    return lambda: os.close(descriptor)
+
+
+def _enlarge(pipe: int) -> None:
+    """Fewer, larger reads; a system that refuses keeps its usual 64 KiB."""
+    if sys.platform == "linux":
+        import fcntl
+
+        try:
+            fcntl.fcntl(pipe, _F_SETPIPE_SZ, READ_SIZE)
+        except OSError:
+            pass
+
+
+def _death_of(process: BaseProcess) -> int:
+    """Return a descriptor that becomes readable when the process ends.
+
+    Not multiprocessing's sentinel where it can be avoided: that is a pipe, which the rank's own
+    children inherit and keep open after the rank has died.
+    """
+    try:
+        assert process.pid is not None
+        return os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # macOS; a sandbox without the call
+        return process.sentinel

@@ -1,0 +1,84 @@
+"""Stacks that a rank wrote about itself with faulthandler: read, and told with the notebook's cells.
+
+faulthandler writes them from a signal handler in C, so they arrive even from a rank that holds the
+interpreter's lock or is about to die of a segmentation fault.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from dataclasses import dataclass
+
+from nbstate.rank.failure import cell_name, is_ours
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+_CURRENT = re.compile(r"^Current thread|^Stack \(most recent call first\)")
+_CALLER = "nbstate/rank/bootstrap.py"
+_COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: int
+    name: str
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.file, self.line).strip()
+        text = f"{cell_name(self.file)}, line {self.line}, in {self.name}"
+        return f"{text}: {source}" if source else text
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is the user's own line, not a library's."""
+        library = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+        return not (self.file.startswith((*library, "<frozen")) or is_ours(self.file))
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The main thread's stack of one rank, innermost frame first."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def where(self) -> str:
+        """The innermost line that is the user's own, or ``""``."""
+        return next((str(frame) for frame in self.frames if frame.is_users), "")
+
+    @property
+    def collective(self) -> str:
+        """The collective that the rank is in, or ``""``."""
+        names = [f.name for f in self.frames if f.file.endswith(_COLLECTIVES)]
+        public = [name for name in names if not name.startswith("_")]
+        return public[-1] if public else ""
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {frame}" for frame in self._of_the_function())
+
+    def _of_the_function(self) -> list[Frame]:
+        """Leave out what called the function: nbstate, and the thread below it."""
+        for depth, frame in enumerate(self.frames):
+            if frame.file.endswith(_CALLER):
+                return [frame for frame in self.frames[:depth] if not is_ours(frame.file)]
+        return list(self.frames)
+
+
+def latest(text: str) -> Stack:
+    """Return the last stack of a main thread in what faulthandler wrote; it may be empty."""
+    frames: list[Frame] = []
+    reading = False
+    for line in text.splitlines():
+        if _CURRENT.match(line):
+            frames, reading = [], True
+        elif reading:
+            found = _FRAME.match(line)
+            if found is None:
+                reading = False
+            else:
+                frames.append(Frame(found["file"], int(found["line"]), found["name"]))
+    return Stack(tuple(frames))

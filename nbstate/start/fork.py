@@ -1,0 +1,60 @@
+"""Ranks forked from the live kernel: they have every variable it has, and start in milliseconds.
+
+The caller's thread must be a fresh one that lives as long as the ranks:
+
+- OpenMP's threads belong to the thread that first used them. A child forked from the thread that
+  ran torch in a cell waits for ever for threads that are not in it; in a child of a thread that
+  never ran torch, OpenMP starts anew, with all its threads.
+- The signal that ends a rank with its kernel is bound to the forking thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkProcess
+
+from nbstate.rank import bootstrap
+from nbstate.rank.bootstrap import Setup
+
+
+def fork(setup: Setup) -> ForkProcess:
+    """Fork one rank. It leads a process group of its own by the time this returns."""
+    process = multiprocessing.get_context("fork").Process(
+        target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
+    )
+    with _no_fork_warning():
+        process.start()
+    assert process.pid is not None
+    try:
+        os.setpgid(process.pid, process.pid)  # the rank does so too; whoever is first
+    except (PermissionError, ProcessLookupError):  # it has, or it is already gone
+        pass
+    return process
+
+
+@contextmanager
+def frozen_objects() -> Iterator[None]:
+    """Keep the ranks' garbage collectors from touching, and so copying, the kernel's objects."""
+    if gc.get_freeze_count():  # the user's own freeze: not ours to undo
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _no_fork_warning() -> Iterator[None]:
+    """Python 3.12 warns of forks with threads; these are made so that the threads do not matter."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+        yield
+
+

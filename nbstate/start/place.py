@@ -1,0 +1,131 @@
+"""What a rank's environment says of its place: torchrun's variables, so that any library knows it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import psutil
+
+from nbstate import devices
+from nbstate.options import LaunchOptions
+
+# What a launched process may find, and nobody else: the kernel's own values never reach a rank.
+PLACE_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the ranks of one run are."""
+
+    world_size: int
+    address: str
+    port: int
+    run_id: str
+
+
+def environment(place: Place, rank: int, options: LaunchOptions, error_file: str) -> dict[str, str]:
+    """Return the variables of one rank, on top of what it inherits from the kernel."""
+    world = str(place.world_size)
+    found = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "ROLE_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "ROLE_WORLD_SIZE": world,
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": place.address,
+        "MASTER_PORT": str(place.port),
+        "TORCHELASTIC_RUN_ID": place.run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "FORK_LAUNCHED": "1",
+        "ACCELERATE_MIXED_PRECISION": options.mixed_precision,
+        **_unless_set("TOKENIZERS_PARALLELISM", "false"),
+        **_loopback(place.address),
+        **_device_settings(rank, options),
+    }
+    threads = threads_per_rank(place.world_size, options)
+    if threads is not None:
+        found["OMP_NUM_THREADS"] = str(threads)
+    return {**found, **options.env}
+
+
+def threads_per_rank(ranks: int, options: LaunchOptions) -> int | None:
+    """Return the threads for torch's operators in one rank; None: as the user has set them."""
+    if options.threads_per_rank is not None:
+        return options.threads_per_rank
+    if "OMP_NUM_THREADS" in os.environ or "OMP_NUM_THREADS" in options.env:
+        return None
+    return max(1, int(usable_cores()) // ranks)
+
+
+def usable_cores() -> float:
+    """Return how many cores this process may use, after its affinity and its cgroup's quota."""
+    try:
+        cores: float = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        cores = psutil.cpu_count() or 1
+    return min(cores, _cgroup_quota() or cores)
+
+
+def _cgroup_quota() -> float | None:
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+    except (OSError, ValueError):
+        return _cgroup1_quota()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _cgroup1_quota() -> float | None:
+    try:
+        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", encoding="ascii") as file:
+            quota = int(file.read())
+        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us", encoding="ascii") as file:
+            period = int(file.read())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None
+
+
+def _unless_set(name: str, value: str) -> dict[str, str]:
+    return {} if name in os.environ else {name: value}
+
+
+def _loopback(address: str) -> dict[str, str]:
+    """On one machine the ranks talk through the loopback interface, never through its host name."""
+    if not address.startswith("127.") and address not in ("localhost", "::1"):
+        return {}
+    import sys
+
+    interface = "lo" if sys.platform == "linux" else "lo0"
+    return {
+        **_unless_set("GLOO_SOCKET_IFNAME", interface),
+        **_unless_set("NCCL_SOCKET_IFNAME", interface),
+    }
+
+
+def _device_settings(rank: int, options: LaunchOptions) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if options.backend is not None:
+        found["NBSTATE_BACKEND"] = options.backend
+    elif options.oversubscribe:
+        found["NBSTATE_BACKEND"] = "gloo"
+    if options.cpu:
+        found["NBSTATE_CPU"] = "1"
+    if options.cpu or devices.kind() == "cpu":
+        found["ACCELERATE_USE_CPU"] = "true"
+    if options.devices is not None:
+        found.update(devices.visible(options.devices, rank))
+    return found

@@ -1,0 +1,90 @@
+"""Where the ranks of one run meet: a store that the kernel holds on a port nobody else can take.
+
+The socket is bound before any rank exists and handed to the store, so there is no moment in which
+another program could take the port, and the store listens on that address only: a store that makes
+its own socket listens on every interface of the machine.
+"""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+STORE_TIMEOUT = timedelta(minutes=30)
+
+
+class Rendezvous:
+    """A bound socket first, a store on it once `open_store` is called.
+
+    Parameters
+    ----------
+    address
+        Address to listen on.
+    port
+        Port to listen on; None: any free one.
+
+    Raises
+    ------
+    OSError
+        The port is taken, or the address is none of this machine's. The message says by whom.
+    """
+
+    def __init__(self, address: str, port: int | None) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((address, port or 0))
+            # Listening now lets ranks connect, and wait, before the store has been made.
+            self._socket.listen(1024)
+        except OSError as error:
+            self._socket.close()
+            raise OSError(error.errno, _why(address, port, error)) from None
+        self.address = address
+        self.port: int = self._socket.getsockname()[1]
+        self._store: TCPStore | None = None
+
+    def open_store(self, world_size: int) -> TCPStore:
+        """Serve the store; from here on the socket is the store's."""
+        from torch.distributed import TCPStore
+
+        self._store = TCPStore(
+            self.address,
+            self.port,
+            world_size,
+            is_master=True,
+            timeout=STORE_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=self._socket.detach(),
+        )
+        return self._store
+
+    def close(self) -> None:
+        """Stop serving, and free the port."""
+        self._store = None
+        self._socket.close()
+
+
+def _why(address: str, port: int | None, error: OSError) -> str:
+    if port:
+        return (
+            f"use_port={port} on {address}: {error.strerror}{_holder(port)}; "
+            "leave use_port out and a free port is taken"
+        )
+    return f"master_addr={address!r}: {error.strerror}; one machine needs no master_addr"
+
+
+def _holder(port: int) -> str:
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid:
+                return f" (held by {psutil.Process(connection.pid).name()}, pid {connection.pid})"
+    except psutil.Error:
+        pass
+    return ""

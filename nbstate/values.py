@@ -1,0 +1,247 @@
+"""Values that travel from a rank to the kernel: pickled, with big buffers in shared memory.
+
+A tensor arrives on the CPU. Buffers of `SHARED_FROM` bytes or more are written once into one
+anonymous memory file per rank; the kernel maps that file and builds tensors and arrays on top of
+the mapping, so nothing is copied a second time. Classes and functions of the notebook that the
+kernel had at the fork travel by reference, everything else of `__main__` by value.
+
+An anonymous memory file does not count against the size of /dev/shm, which containers often limit
+to 64 MB; where the platform has none, an unlinked temporary file takes its place.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import cloudpickle
+
+SHARED_FROM = 64 * 1024
+_PAGE = mmap.ALLOCATIONGRANULARITY
+
+Buffers = tuple["bytes | tuple[int, int]", ...]
+
+
+class UnpicklableError(TypeError):
+    """A value cannot travel between processes; the message names the path to the culprit."""
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle has no types
+    def __init__(self, file: io.BytesIO, by_reference: Mapping[int, str], **keywords: Any) -> None:
+        super().__init__(file, protocol=5, **keywords)
+        self._by_reference = by_reference
+        self._data: dict[object, _TensorData] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        name = self._by_reference.get(id(obj))
+        if name is not None and _from_main(name) is obj:
+            return _from_main, (name,)
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor):
+            reduced = self._reduce_tensor(torch, obj)
+            if reduced is not None:
+                return reduced
+        return super().reducer_override(obj)
+
+    def _reduce_tensor(self, torch: Any, tensor: Any) -> Any:
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if not plain or tensor.layout != torch.strided or tensor.is_quantized:
+            return None
+        # Tied weights are two names for the same memory: they share one piece of data, and stay tied.
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        data = self._data.get(key) if tensor.numel() else None
+        if data is None:
+            data = self._data[key] = _TensorData(tensor)
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return _tensor, (data, is_parameter, tensor.requires_grad)
+
+
+class _TensorData:
+    """The bytes of one tensor, moved to the CPU, with what is needed to read them."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        import torch
+
+        flat = self.tensor.reshape(-1).view(torch.uint8) if self.tensor.numel() else None
+        raw = b"" if flat is None else pickle.PickleBuffer(flat.numpy())
+        return _TensorData.rebuild, (raw, self.tensor.dtype, tuple(self.tensor.shape))
+
+    @staticmethod
+    def rebuild(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+        import torch
+
+        if not memoryview(raw).nbytes:
+            return torch.empty(shape, dtype=dtype)
+        # Small buffers travel inside the message as bytes, which nobody may write to.
+        return torch.frombuffer(raw if _writable(raw) else bytearray(raw), dtype=dtype).reshape(shape)
+
+
+def _writable(raw: Any) -> bool:
+    return not memoryview(raw).readonly
+
+
+def _tensor(data: Any, is_parameter: bool, requires_grad: bool) -> Any:
+    import torch
+
+    if is_parameter:
+        return torch.nn.Parameter(data, requires_grad=requires_grad)
+    # A view, so that two tensors on one piece of data can differ in whether they want a gradient.
+    return data.view_as(data).requires_grad_(requires_grad) if requires_grad else data
+
+
+def _from_main(name: str) -> Any:
+    return getattr(sys.modules["__main__"], name, None)
+
+
+def names_in_main() -> dict[int, str]:
+    """Return the functions and classes of the notebook as `{id: name}`, to travel by reference."""
+    main = vars(sys.modules["__main__"])
+    return {
+        id(value): name
+        for name, value in list(main.items())
+        if getattr(value, "__module__", None) == "__main__"
+        and getattr(value, "__qualname__", None) == name
+    }
+
+
+def dump(
+    value: object, what: str, by_reference: Mapping[int, str] | None = None
+) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Pickle `value`; buffers stay apart, uncopied.
+
+    Parameters
+    ----------
+    value
+        Anything that pickle or cloudpickle can take.
+    what
+        What to call it in an error, such as ``result``.
+    by_reference
+        Objects that the receiver has under the same name in `__main__`, as `{id: name}`.
+
+    Raises
+    ------
+    UnpicklableError
+        Names the path to the part that cannot travel, such as ``result['model'].lock``.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        return _dumps(value, by_reference or {}, buffers.append), buffers
+    except Exception as error:
+        raise UnpicklableError(_culprit(value, what, error)) from error
+
+
+def load(payload: bytes, buffers: Sequence[Any]) -> Any:
+    """Rebuild what `dump` pickled."""
+    return pickle.loads(payload, buffers=buffers)
+
+
+def _dumps(
+    value: object,
+    by_reference: Mapping[int, str],
+    keep: Callable[[pickle.PickleBuffer], object] | None = None,
+) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, by_reference, buffer_callback=keep).dump(value)
+    return file.getvalue()
+
+
+# -- what cannot travel, and where it is
+
+
+def _culprit(value: object, what: str, error: Exception) -> str:
+    path, found, reason = _descend(value, what, error, depth=0)
+    name = f"{type(found).__module__}.{type(found).__qualname__}".removeprefix("builtins.")
+    return f"{path} cannot travel between processes ({name}): {reason}"
+
+
+def _descend(
+    value: object, path: str, error: Exception, depth: int
+) -> tuple[str, object, Exception]:
+    """Follow the first part that does not pickle down to the smallest such part."""
+    if depth < 20:
+        for step, part in _parts(value):
+            try:
+                _dumps(part, {}, lambda buffer: None)
+            except Exception as found:
+                return _descend(part, path + step, found, depth + 1)
+    return path, value, error
+
+
+def _parts(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"[{index}]", part) for index, part in enumerate(value)]
+    cells = getattr(value, "__closure__", None)
+    if cells:
+        names = cast(Any, value).__code__.co_freevars
+        return [
+            (f"<closure variable {name!r}>", cell.cell_contents)
+            for name, cell in zip(names, cells, strict=True)
+        ]
+    if hasattr(value, "__dict__") and not isinstance(value, type):
+        return [(f".{name}", part) for name, part in vars(value).items()]
+    return []
+
+
+# -- shared memory
+
+
+def share(buffers: Sequence[pickle.PickleBuffer]) -> tuple[Buffers, int | None, int]:
+    """Put the big ones of `buffers` into one memory file.
+
+    Returns
+    -------
+    tuple
+        For each buffer its bytes, or `(offset, length)` in the file; then the file's descriptor
+        and length in bytes, or None and 0.
+    """
+    raws = [buffer.raw() for buffer in buffers]
+    placed: list[bytes | tuple[int, int]] = []
+    end = 0
+    for raw in raws:
+        if raw.nbytes < SHARED_FROM:
+            placed.append(bytes(raw))
+        else:
+            placed.append((end, raw.nbytes))
+            end += -(-raw.nbytes // _PAGE) * _PAGE
+    if not end:
+        return tuple(placed), None, 0
+    descriptor = _memory_file()
+    os.ftruncate(descriptor, end)
+    for place, raw in zip(placed, raws, strict=True):
+        if isinstance(place, tuple):
+            _write_at(descriptor, raw, place[0])
+    return tuple(placed), descriptor, end
+
+
+def map_shared(buffers: Buffers, descriptor: int | None) -> list[Any]:
+    """Return `buffers` with every `(offset, length)` mapped from the memory file."""
+    return [
+        place
+        if isinstance(place, bytes)
+        else memoryview(mmap.mmap(cast(int, descriptor), place[1], offset=place[0]))
+        for place in buffers
+    ]
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("nbstate", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _write_at(descriptor: int, raw: memoryview, offset: int) -> None:
+    while raw:
+        written = os.pwrite(descriptor, raw[: 1 << 30], offset)
+        raw, offset = raw[written:], offset + written

@@ -1,0 +1,119 @@
+"""The messages that kernel and rank exchange: small frozen dataclasses, nothing else.
+
+One `multiprocessing` connection per rank carries them, in order, in both directions. What a rank
+writes to its standard output and error does not travel here but through two pipes, so that C code
+and child programs are heard too; `mark` ties a drawing to its place in that text.
+
+    rank   -> kernel:  Started, Display, ClearOutput, CommMessage, Question, Returned, Failed
+    kernel -> rank:    CommMessage, Answer, Leave
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MARK = re.compile(rb"\x1b\]nbstate;(\d+)\x07")
+"""What a rank leaves in its standard output where something that is not text belongs."""
+
+
+def mark(number: int) -> bytes:
+    """Return the bytes that hold the place of message `number` in a rank's standard output."""
+    return b"\x1b]nbstate;%d\x07" % number
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The rank is set up and calls the user's function next."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Something drawn: a mime bundle as IPython's `display_data` or `update_display_data`."""
+
+    number: int
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    transient: dict[str, Any]
+    update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClearOutput:
+    """The rank asked to clear what it has shown so far; `wait`: once something new arrives."""
+
+    number: int
+    wait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommMessage:
+    """Traffic of a widget, either way; `kind` is comm_open, comm_msg or comm_close."""
+
+    kind: str
+    content: dict[str, Any]
+    metadata: dict[str, Any]
+    buffers: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The rank waits for a line typed by the user."""
+
+    number: int
+    prompt: str
+    password: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The line typed, or why there is none: 'eof' or 'interrupt' with `text` as the reason."""
+
+    number: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Every rank is done: end the process group where one is up, and exit."""
+
+    tear_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The function returned: the pickled value, and its buffers apart.
+
+    `shared` is the length in bytes of the memory file whose descriptor follows this message, 0
+    where there is none. `lingering` names what the function left running.
+    """
+
+    payload: bytes
+    buffers: tuple[bytes | tuple[int, int], ...]
+    shared: int = 0
+    lingering: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The function raised, or its value could not travel.
+
+    `when` is a reading of the machine's monotonic clock in nanoseconds, comparable between ranks.
+    `where` is the innermost line of the user's own code; `collective` the operation it waited in.
+    `exception` is the pickled exception where it can travel; `exit_code` what `sys.exit` was given.
+    """
+
+    when: int
+    type_name: str
+    message: str
+    traceback: str
+    where: str = ""
+    collective: str = ""
+    interrupted: bool = False
+    peer_lost: bool = False
+    exit_code: int | None = None
+    exception: bytes | None = None

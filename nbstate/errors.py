@@ -1,18 +1,20 @@
 """What a user reads when a rank fails.
 
-    torch.distributed.elastic ... ChildFailedError
-      RankError             a rank failed: which, where and why; the others in a line each
-        RankTimeoutError    the run took longer than `timeout`; also a TimeoutError
-        JobStoppedError     the run was stopped before its ranks were done
+- `RankError`: a rank failed; which, where and why, and the others in a line each. It is also
+  torch's `ChildFailedError`.
+    - `RankTimeoutError`: the run took longer than `timeout`; also a `TimeoutError`.
+    - `JobStoppedError`: the run was stopped before its ranks were done.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 E = TypeVar("E", bound=BaseException)
 

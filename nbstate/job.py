@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbstate import report
 from nbstate.loop import Loop
-from nbstate.options import LaunchOptions
 from nbstate.rank.bootstrap import Setup
 from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
@@ -21,7 +19,11 @@ from nbstate.start.place import Place, environment, threads_per_rank
 from nbstate.start.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
+
     from nbstate.errors import RankError, RankFailure
+    from nbstate.options import LaunchOptions
 
 JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
 
@@ -40,7 +42,7 @@ class Job:
     name
         The function's name.
     ranks : tuple of Rank
-        One handle per local rank: ``pid``, ``state``, ``exitcode``, ``stdout``, ``stderr``, ``log``.
+        One handle per local rank, with its ``pid``, ``state``, ``stdout`` and more.
     state
         ``"starting"``, ``"running"``, ``"stopping"``, ``"done"``, ``"failed"`` or ``"stopped"``.
     log_dir
@@ -130,7 +132,8 @@ class Job:
                     f"{self.name} is still running after {timeout:g} s of waiting; it goes on"
                 )
         except KeyboardInterrupt:
-            print(f"waiting for {self.name} was interrupted; it goes on: job.stop() ends it")
+            text = f"waiting for {self.name} was interrupted; it goes on: job.stop() ends it"
+            print(text)  # noqa: T201 - said in the cell that waited
             raise
         return self.results()
 
@@ -164,7 +167,7 @@ class Job:
         self.loop.ask(self.loop.interrupt)
 
     def stop(self) -> None:
-        """End the run: KeyboardInterrupt in every rank, after `grace` seconds SIGTERM, then SIGKILL.
+        """End the run: KeyboardInterrupt in every rank, SIGTERM after `grace`, then SIGKILL.
 
         Returns at once; `wait` tells when all are gone.
         """
@@ -230,9 +233,10 @@ class Job:
         while True:
             try:
                 self._over.wait()
-                return
             except KeyboardInterrupt:
                 self.kill()
+            else:
+                return
 
     def _live(self) -> None:
         try:
@@ -259,8 +263,6 @@ class Job:
 
     def setup_for(self, rank: Rank, line: Line, not_ours: Sequence[int]) -> Setup:
         """Return what a rank is told at its birth."""
-        import os
-
         assert self._call is not None
         function, args, kwargs = self._call
         place = Place(

@@ -17,8 +17,10 @@ from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap
 from nbstate.results import RankResults
 
+_ALONE = "No accelerator here: one process, in the kernel. num_processes=2 asks for two."
 
-def notebook_launcher(
+
+def notebook_launcher(  # noqa: PLR0917 - Accelerate's signature, so that a changed import is enough
     function: Callable[..., Any],
     args: Sequence[Any] = (),
     num_processes: int | None = None,
@@ -186,7 +188,7 @@ def _run(
     ranks = _world_size(num_processes, options)
     if ranks == 1 and options.wait and not options.isolate:
         if num_processes is None and devices.count() == 0:
-            print("No accelerator here: one process, in the kernel. num_processes=2 asks for two.")
+            print(_ALONE)  # noqa: T201 - the opening line of the cell
         return one_process.run(function, args, named, options)
     _check_devices(ranks, options)
     _check_fork(options)
@@ -316,7 +318,8 @@ def _tell_of_untouched_modules(
         return
     given = [*args, *kwargs.values()]
     kinds = (torch.nn.Module, torch.optim.Optimizer)
-    left = [x for x in given if isinstance(x, kinds) and not any(x is w for w in options.write_back)]
+    written = {id(module) for module in options.write_back}
+    left = [item for item in given if isinstance(item, kinds) and id(item) not in written]
     if left:
         names = ", ".join(sorted({type(item).__name__ for item in left}))
         job.note(

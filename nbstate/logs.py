@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
 
 KEPT_RUNS = 10
 """How many runs' folders are kept in the temporary directory, counted per kernel."""

@@ -23,7 +23,6 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from nbstate import memory
@@ -33,6 +32,8 @@ from nbstate.start.guard import Guard
 from nbstate.wire import ClearOutput, Display, Failed, Leave, Returned, Started
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbstate.job import Job
 
 Reason = Literal["failure", "stop", "timeout"]
@@ -90,7 +91,7 @@ class Loop:
     # -- the run
 
     def run(self) -> None:
-        """Start the ranks, hear them, and return when every one is gone and everything is closed."""
+        """Start the ranks, hear them, and return when all are gone and everything is closed."""
         try:
             self._start()
             self._hear()
@@ -314,5 +315,3 @@ class Loop:
         self._deadlines = [item for item in self._deadlines if item[0] > moment]
         for action in due:
             action()
-
-

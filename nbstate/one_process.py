@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nbstate.options import LaunchOptions
 from nbstate.rank.bootstrap import call, seed
 from nbstate.results import RankResults
 from nbstate.start.place import PLACE_VARIABLES
 from nbstate.state import fresh_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nbstate.options import LaunchOptions
 
 
 def run(

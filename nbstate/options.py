@@ -134,12 +134,14 @@ class LaunchOptions:
         _whole_number("use_port", self.use_port, least=0, most=65535, optional=True)
 
     def _check_ranks_settings(self) -> None:
-        if not isinstance(self.env, Mapping) or not all(
-            isinstance(k, str) and isinstance(v, str) for k, v in self.env.items()
+        env: object = self.env
+        if not isinstance(env, Mapping) or not all(
+            isinstance(text, str) for item in env.items() for text in item
         ):
             raise TypeError(f"env={self.env!r}: expected a dict of strings to strings")
-        if not isinstance(self.master_addr, str) or not self.master_addr:
-            raise TypeError(f"master_addr={self.master_addr!r}: expected an address such as '127.0.0.1'")
+        address: object = self.master_addr
+        if not isinstance(address, str) or not address:
+            raise TypeError(f"master_addr={address!r}: expected an address such as '127.0.0.1'")
         _check_seed(self.seed)
         _check_devices(self.devices)
         if self.backend is not None and not isinstance(self.backend, str):
@@ -188,7 +190,7 @@ def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
 def _positive_number(name: str, value: object, *, optional: bool = False) -> None:
     if value is None and optional:
         return
-    hint = f"{name}={value!r}: expected a number of seconds above 0" + (" or None" if optional else "")
+    hint = f"{name}={value!r}: expected a number of seconds above 0{' or None' * optional}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(hint)
     if not value > 0 or math.isinf(value):
@@ -201,7 +203,7 @@ def _whole_number(
     if value is None and optional:
         return
     limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-    hint = f"{name}={value!r}: expected a whole number {limits}" + (" or None" if optional else "")
+    hint = f"{name}={value!r}: expected a whole number {limits}{' or None' * optional}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(hint)
     if value < least or (most is not None and value > most):
@@ -212,8 +214,11 @@ def _check_seed(seed: object) -> None:
     if seed is None or (isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**32):
         return
     if isinstance(seed, tuple) and len(seed) == 2 and seed[0] == "per_rank":
-        return _check_seed(seed[1])
-    raise ValueError(f"seed={seed!r}: expected None, an int from 0 to 2**32 - 1, or ('per_rank', int)")
+        _check_seed(seed[1])
+        return
+    raise ValueError(
+        f"seed={seed!r}: expected None, an int from 0 to 2**32 - 1, or ('per_rank', int)"
+    )
 
 
 def _check_devices(devices: object) -> None:
@@ -235,4 +240,3 @@ def _unknown_options(unknown: Sequence[str], names: Sequence[str]) -> str:
         near = difflib.get_close_matches(name, names, n=1)
         said.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
     return f"unknown option {', '.join(said)}; nbstate.LaunchOptions documents them all"
-

@@ -10,9 +10,12 @@ import codecs
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nbstate.wire import MARK, ClearOutput, Display
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KEPT_CHARACTERS = 256 * 1024
 KEPT_ENTRIES = 4096
@@ -220,9 +223,9 @@ def _unfinished_mark(data: bytes) -> int | None:
         return None
     rest = data[at:]
     head = b"\x1b]nbstate;"
-    if head.startswith(rest) or (rest.startswith(head) and rest[len(head) :].isdigit() and len(rest) < 32):
-        return at
-    return None
+    number = rest[len(head) :]
+    begun = rest.startswith(head) and number.isdigit() and len(number) < 20
+    return at if begun or head.startswith(rest) else None
 
 
 def _private(path: str, flags: int) -> int:

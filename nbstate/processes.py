@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psutil
 
 
@@ -15,7 +17,5 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 def kill(process: psutil.Process) -> None:
     """End a process at once. psutil makes sure that its number is not another's by now."""
-    try:
+    with contextlib.suppress(psutil.Error):
         process.kill()
-    except psutil.Error:
-        pass

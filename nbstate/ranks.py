@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from multiprocessing import reduction
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nbstate import processes, stacks, values
 from nbstate.output import RankOutput
 from nbstate.rank.bootstrap import STACK_SIGNAL
-from nbstate.stacks import Stack
 from nbstate.wire import Failed, Returned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
+    from pathlib import Path
+
+    from nbstate.stacks import Stack
 
 RankState = Literal["starting", "running", "done", "failed", "stopped"]
 
@@ -187,18 +191,14 @@ class Line:
 
     def send(self, message: object) -> None:
         """Send the rank a message; one that is gone hears nothing."""
-        try:
+        with contextlib.suppress(OSError):
             self.connection.send(message)
-        except OSError:
-            pass
 
     def signal(self, number: int) -> None:
         """Send the rank's process a signal."""
         if self.rank.pid is not None and not self.rank.gone:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.rank.pid, number)
-            except ProcessLookupError:
-                pass
 
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, even while it holds the interpreter's lock."""
@@ -217,10 +217,8 @@ class Line:
     def kill_group(self) -> None:
         """End the rank's process group. Until the rank is reaped its number cannot be another's."""
         assert self.rank.pid is not None
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.rank.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
 
     # -- the end
 
@@ -260,10 +258,8 @@ def _enlarge(pipe: int) -> None:
     if sys.platform == "linux":
         import fcntl
 
-        try:
+        with contextlib.suppress(OSError):
             fcntl.fcntl(pipe, _F_SETPIPE_SZ, READ_SIZE)
-        except OSError:
-            pass
 
 
 def _death_of(process: BaseProcess) -> int:

@@ -28,9 +28,8 @@ def outcome(job: Job) -> tuple[Outcome, RankError | None]:
     failures.sort(key=lambda failure: (failure.secondary, failure.when))
     found = {failure.rank: failure for failure in failures}
     finished = dict(sorted(job.values.items()))
-    others = {
-        rank: "finished; what it returned is in error.results" for rank in finished if rank not in found
-    }
+    told_of = "finished; what it returned is in error.results"
+    others = dict.fromkeys(finished.keys() - found.keys(), told_of)
     told: tuple[Any, ...] = (job.name, job.world_size, found, finished, others)
     real = any(not failure.secondary for failure in failures)
     if job.loop.reason == "timeout" and not real:

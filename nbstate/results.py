@@ -52,7 +52,7 @@ class RankResults(Sequence[Any]):
 
     @property
     def _ipython_display_(self) -> Any:
-        """Silence for a run that returned nothing; without this attribute IPython shows the text."""
+        """Silence for a run that returned nothing; without it IPython shows the text."""
         if all(value is None for value in self._values):
             return lambda: None
         raise AttributeError("_ipython_display_")

@@ -1,4 +1,4 @@
-"""Stacks that a rank wrote about itself with faulthandler: read, and told with the notebook's cells.
+"""Stacks that a rank wrote with faulthandler: read, and told with the notebook's cells.
 
 faulthandler writes them from a signal handler in C, so they arrive even from a rank that holds the
 interpreter's lock or is about to die of a segmentation fault.

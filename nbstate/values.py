@@ -17,10 +17,12 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 SHARED_FROM = 64 * 1024
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -53,7 +55,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
         plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
         if not plain or tensor.layout != torch.strided or tensor.is_quantized:
             return None
-        # Tied weights are two names for the same memory: they share one piece of data, and stay tied.
+        # Tied weights are two names for the same memory: they share one piece of data.
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
         data = self._data.get(key) if tensor.numel() else None
         if data is None:
@@ -82,7 +84,8 @@ class _TensorData:
         if not memoryview(raw).nbytes:
             return torch.empty(shape, dtype=dtype)
         # Small buffers travel inside the message as bytes, which nobody may write to.
-        return torch.frombuffer(raw if _writable(raw) else bytearray(raw), dtype=dtype).reshape(shape)
+        writable = raw if _writable(raw) else bytearray(raw)
+        return torch.frombuffer(writable, dtype=dtype).reshape(shape)
 
 
 def _writable(raw: Any) -> bool:
@@ -170,7 +173,7 @@ def _descend(
     if depth < 20:
         for step, part in _parts(value):
             try:
-                _dumps(part, {}, lambda buffer: None)
+                _dumps(part, {}, lambda _: None)
             except Exception as found:
                 return _descend(part, path + step, found, depth + 1)
     return path, value, error
@@ -183,7 +186,7 @@ def _parts(value: object) -> list[tuple[str, object]]:
         return [(f"[{index}]", part) for index, part in enumerate(value)]
     cells = getattr(value, "__closure__", None)
     if cells:
-        names = cast(Any, value).__code__.co_freevars
+        names = cast("Any", value).__code__.co_freevars
         return [
             (f"<closure variable {name!r}>", cell.cell_contents)
             for name, cell in zip(names, cells, strict=True)
@@ -229,7 +232,7 @@ def map_shared(buffers: Buffers, descriptor: int | None) -> list[Any]:
     return [
         place
         if isinstance(place, bytes)
-        else memoryview(mmap.mmap(cast(int, descriptor), place[1], offset=place[0]))
+        else memoryview(mmap.mmap(cast("int", descriptor), place[1], offset=place[0]))
         for place in buffers
     ]
 

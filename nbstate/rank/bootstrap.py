@@ -21,15 +21,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbstate import values
 from nbstate.rank import capture, failure, parent
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.connection import Connection
 
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """Asks a rank for its stacks; the last real-time signal is the least likely one to be in use."""
@@ -62,7 +64,7 @@ current: Setup | None = None
 
 def live(setup: Setup) -> None:
     """Be rank `setup.rank`; does not return."""
-    global current
+    global current  # noqa: PLW0603 - what this process is, once and for all
     current = setup
     code = 1
     try:

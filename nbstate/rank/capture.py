@@ -6,13 +6,16 @@ Python's own streams write whole lines at once; a line that has no end yet follo
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FLUSH_EVERY = 0.1
 """Seconds after which an unfinished line is sent all the same."""
@@ -57,7 +60,7 @@ def flush() -> None:
             pass
 
 
-def _text(descriptor: int) -> TextIO:
+def _text(descriptor: int) -> io.TextIOWrapper:
     raw = io.FileIO(descriptor, "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
@@ -70,15 +73,14 @@ def _streams(name: str) -> list[Any]:
 
 
 def _redirect(old: Any, new: TextIO) -> None:
-    """Whoever kept one of the kernel's streams (a logging handler, a progress bar) writes to `new`."""
+    """Whoever kept one of the kernel's streams, such as a logging handler, writes to `new`."""
     for handler in _logging_handlers():
         if handler.stream is old:
-            # Not setStream(): it would flush the old stream, whose sending thread is not in this process.
+            # Not setStream(): it flushes the old stream, whose sending thread is not in here.
             handler.stream = new
-    try:
+    # Suppressed: a plain file object over descriptor 1 or 2, which is the pipe now.
+    with contextlib.suppress(AttributeError):
         old.write, old.flush = new.write, new.flush
-    except AttributeError:  # a plain file object over descriptor 1 or 2, which is the pipe now
-        pass
 
 
 def _logging_handlers() -> Iterator[logging.StreamHandler[Any]]:

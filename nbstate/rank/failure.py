@@ -12,16 +12,20 @@ import sys
 import sysconfig
 import time
 import traceback
-from types import TracebackType
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nbstate import values
 from nbstate.wire import Failed
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
 LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 20_000
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_COLLECTIVES = os.path.join("torch", "distributed", "distributed_c10d.py")
+_OURS = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+_COLLECTIVES = str(Path("torch", "distributed", "distributed_c10d.py"))
 _LOST_PEER = re.compile(
     "connection (was )?(closed|reset)|broken pipe|socket.*closed|peer|connection refused"
     "|application timeout caused pair closure",
@@ -138,7 +142,7 @@ def cell_name(filename: str) -> str:
         return filename
     from IPython import get_ipython
 
-    shell = get_ipython()  # type: ignore[no-untyped-call]
+    shell = get_ipython()
     number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
     return "notebook cell" if number is None else f"Cell In[{number}]"
 
@@ -160,7 +164,7 @@ def _where(frames: list[traceback.FrameSummary]) -> str:
 
 
 def _collective(error: BaseException) -> str:
-    """Return the collective that was under way, also where an interrupt hit its error's handling."""
+    """Return the collective that was under way, also where an interrupt came on top of its error."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

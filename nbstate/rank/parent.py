@@ -8,7 +8,11 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,8 +37,8 @@ def let_go(descriptors: Sequence[int]) -> None:
     another file and then be closed by the object that owned it.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    open_now = os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
-    ports = [int(name) for name in open_now if _is_listening(int(name))]
+    open_now = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd").iterdir()
+    ports = [int(file.name) for file in open_now if _is_listening(int(file.name))]
     for descriptor in (*descriptors, *ports):
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)

@@ -10,16 +10,20 @@ The caller's thread must be a fresh one that lives as long as the ranks:
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.context import ForkProcess
+from typing import TYPE_CHECKING
 
 from nbstate.rank import bootstrap
-from nbstate.rank.bootstrap import Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.context import ForkProcess
+
+    from nbstate.rank.bootstrap import Setup
 
 
 def fork(setup: Setup) -> ForkProcess:
@@ -30,14 +34,13 @@ def fork(setup: Setup) -> ForkProcess:
     with _no_fork_warning():
         process.start()
     assert process.pid is not None
-    try:
-        os.setpgid(process.pid, process.pid)  # the rank does so too; whoever is first
-    except (PermissionError, ProcessLookupError):  # it has, or it is already gone
-        pass
+    # The rank does so too, whoever is first. Suppressed: it has, or it is already gone.
+    with contextlib.suppress(PermissionError, ProcessLookupError):
+        os.setpgid(process.pid, process.pid)
     return process
 
 
-@contextmanager
+@contextlib.contextmanager
 def frozen_objects() -> Iterator[None]:
     """Keep the ranks' garbage collectors from touching, and so copying, the kernel's objects."""
     if gc.get_freeze_count():  # the user's own freeze: not ours to undo
@@ -50,11 +53,9 @@ def frozen_objects() -> Iterator[None]:
         gc.unfreeze()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_fork_warning() -> Iterator[None]:
     """Python 3.12 warns of forks with threads; these are made so that the threads do not matter."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
         yield
-
-

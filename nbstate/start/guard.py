@@ -10,9 +10,13 @@ script is constant; the process groups are arguments, not text of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SCRIPT = 'read -r word && exit 0; for group in "$@"; do kill -KILL "-$group"; done'
 
@@ -40,9 +44,8 @@ class Guard:
 
     def dismiss(self) -> None:
         """The run is over and its ranks are gone: end without a deed."""
-        try:
+        # Suppressed: somebody ended the guard, and there is nothing left to guard.
+        with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe.fileno(), b"over\n")
-        except BrokenPipeError:  # somebody ended the guard; there is nothing left to guard
-            pass
         self._pipe.close()
         self._process.wait()

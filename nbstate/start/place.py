@@ -1,14 +1,19 @@
-"""What a rank's environment says of its place: torchrun's variables, so that any library knows it."""
+"""What a rank's environment says of its place, in torchrun's variables: any library knows them."""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from nbstate import devices
-from nbstate.options import LaunchOptions
+
+if TYPE_CHECKING:
+    from nbstate.options import LaunchOptions
 
 # What a launched process may find, and nobody else: the kernel's own values never reach a rank.
 PLACE_VARIABLES = (
@@ -16,6 +21,8 @@ PLACE_VARIABLES = (
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT"),
 )
+
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -81,8 +88,7 @@ def usable_cores() -> float:
 
 def _cgroup_quota() -> float | None:
     try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
+        quota, period = (_CGROUP / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return _cgroup1_quota()
     return None if quota == "max" else int(quota) / int(period)
@@ -90,10 +96,8 @@ def _cgroup_quota() -> float | None:
 
 def _cgroup1_quota() -> float | None:
     try:
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", encoding="ascii") as file:
-            quota = int(file.read())
-        with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us", encoding="ascii") as file:
-            period = int(file.read())
+        quota = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period = int((_CGROUP / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
     return quota / period if quota > 0 else None
@@ -107,8 +111,6 @@ def _loopback(address: str) -> dict[str, str]:
     """On one machine the ranks talk through the loopback interface, never through its host name."""
     if not address.startswith("127.") and address not in ("localhost", "::1"):
         return {}
-    import sys
-
     interface = "lo" if sys.platform == "linux" else "lo0"
     return {
         **_unless_set("GLOO_SOCKET_IFNAME", interface),

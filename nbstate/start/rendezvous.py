@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its __all__
 
 STORE_TIMEOUT = timedelta(minutes=30)
 
@@ -50,7 +50,7 @@ class Rendezvous:
 
     def open_store(self, world_size: int) -> TCPStore:
         """Serve the store; from here on the socket is the store's."""
-        from torch.distributed import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its __all__
 
         self._store = TCPStore(
             self.address,

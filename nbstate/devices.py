@@ -39,3 +39,8 @@ def woken() -> str | None:
     if torch is not None and torch.cuda.is_initialized():
         return "cuda"
     return None
+
+
+def supports_fp8(kind: str, index: int) -> bool:
+    """Whether a device computes in 8 bits floating point: CUDA from 8.9 on, and HPU."""
+    return kind == "hpu"

@@ -1,11 +1,15 @@
 """The three states: PartialState, AcceleratorState and GradientState, in any process."""
 
+from nbstate.state.accelerator import AcceleratorState
+from nbstate.state.gradient import GradientState
 from nbstate.state.kinds import DistributedType
 from nbstate.state.life import enter_replica, fresh_states, reset_all
 from nbstate.state.partial import PartialState, is_main_process
 
 __all__ = [
+    "AcceleratorState",
     "DistributedType",
+    "GradientState",
     "PartialState",
     "enter_replica",
     "fresh_states",

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from nbstate.environment import choose_view
 from nbstate.view.follow import View
 from nbstate.view.plain import PlainView, SilentView
-from nbstate.view.publish import this_place
+from nbstate.view.publish import Cell, this_place
 
 if TYPE_CHECKING:
     from nbstate.job import Job
+    from nbstate.view.publish import Place
 
 __all__ = ["View", "attach"]
 
@@ -30,8 +31,19 @@ def attach(job: Job, kind: str) -> View:
     kind
         'board', 'plain', 'silent' or 'auto': what suits the front end.
     """
-    place = this_place()
-    kind = choose_view(kind)
-    view = SilentView(job, place) if kind == "silent" else PlainView(job, place)
+    view = _view(job, choose_view(kind), this_place())
     view.start()
     return view
+
+
+def _view(job: Job, kind: str, place: Place) -> View:
+    if kind == "silent":
+        return SilentView(job, place)
+    if kind == "board" and isinstance(place, Cell):
+        try:
+            from nbstate.view.board import BoardView
+
+            return BoardView(job, place)
+        except ImportError:  # no anywidget here
+            pass
+    return PlainView(job, place)

@@ -38,7 +38,7 @@ class View:
         self.job = job
         self.place = place
         self.changed = threading.Event()
-        self._notes_told = 0
+        self.notes_told = 0
         self._thread = threading.Thread(target=self._run, name="nbstate-view", daemon=True)
 
     def start(self) -> None:
@@ -49,7 +49,10 @@ class View:
     def join(self, timeout: float | None = None) -> bool:
         """Wait until everything is shown, at most `timeout` seconds; tell whether it is."""
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if self._thread.is_alive():
+            return False
+        self.tell_notes()  # those that came after the page was made
+        return True
 
     def look(self) -> float | None:
         """Show what is new; return the seconds until the next look if nothing changes."""
@@ -60,9 +63,9 @@ class View:
 
     def tell_notes(self) -> None:
         """Write the job's notes that have not been told yet."""
-        for note in self.job.notes[self._notes_told :]:
+        for note in self.job.notes[self.notes_told :]:
             self.place.write("stdout", note + "\n")
-            self._notes_told += 1
+            self.notes_told += 1
 
     def _run(self) -> None:
         try:

@@ -18,6 +18,7 @@ from nbstate.view.sheet import Drawing, Sheet
 if TYPE_CHECKING:
     from nbstate.job import Job
     from nbstate.ranks import Rank
+    from nbstate.view.sheet import Block
     from nbstate.view.terminal import Line
 
 TAIL = 200
@@ -78,7 +79,8 @@ def make_page(job: Job, *, timed: bool = True) -> Page:
     parts += [f"<div>{html.escape(note)}</div>" for note in job.notes]
     plain = [summary(job, timed=timed), *job.notes]
     for rank, sheet in zip(job.ranks, sheets, strict=True):
-        parts.append(_section(job, rank, sheet, timed=timed))
+        opened = len(job.ranks) <= OPEN_RANKS or rank.index == 0 or rank.state == "failed"
+        parts.append(section(rank, sheet, opened=opened, timed=timed))
         plain.append(_plain_section(rank, sheet))
     return Page(
         html='<div style="font-size:13px">' + "\n".join(parts) + "</div>",
@@ -137,22 +139,30 @@ def _state(state: str) -> str:
     return f"<span{style}>{MARKS.get(state, '')} {html.escape(state)}</span>"
 
 
-def _section(job: Job, rank: Rank, sheet: Sheet, *, timed: bool) -> str:
-    shown = len(job.ranks) <= OPEN_RANKS or rank.index == 0 or rank.state == "failed"
+def section(
+    rank: Rank, sheet: Sheet, *, opened: bool, timed: bool = True, drawn: bool = True
+) -> str:
+    """Return one rank's part of a page as HTML.
+
+    Parameters
+    ----------
+    opened
+        Whether it stands open.
+    drawn
+        With drawings, or only a line in the place of each.
+    """
     lines = rank.output.lines
     facts = [f"{lines:,} line{'' if lines == 1 else 's'}"] if lines else ["no output"]
     if rank.exitcode:
         facts.append(f"exit code {rank.exitcode}")
     body = [_cut_line(rank, sheet)] if sheet.dropped else []
-    body += [
-        _drawn(block) if isinstance(block, Drawing) else _text(block) for block in sheet.blocks()
-    ]
+    body += [_block(block, drawn=drawn) for block in sheet.blocks()]
     if rank.output.log_error is not None:
         body.append(_aside(f"the log is incomplete: {rank.output.log_error}"))
     elif timed and lines and not sheet.dropped:
         body.append(_aside(f"log: {rank.output.path}"))
     return (
-        f'<details{" open" if shown and body else ""} style="{_LINE}">'
+        f'<details{" open" if opened and body else ""} style="{_LINE}">'
         f"<summary><b>rank {rank.index}</b> {_state(rank.state)}"
         f' <span style="{_DIM}">{html.escape(" · ".join(facts))}</span></summary>'
         f"{''.join(body)}</details>"
@@ -172,6 +182,12 @@ def _cut_line(rank: Rank, sheet: Sheet) -> str:
 
 def _aside(text: str) -> str:
     return f'<div style="{_DIM};margin-left:14px;font-size:12px">{html.escape(text)}</div>'
+
+
+def _block(block: Block, *, drawn: bool) -> str:
+    if isinstance(block, list):
+        return _text(block)
+    return _drawn(block) if drawn else _aside("a drawing, shown when the run has ended")
 
 
 def _text(lines: list[Line]) -> str:

@@ -310,7 +310,7 @@ class Job:
     def take_result(self, line: Line) -> None:
         """Build the value that a rank returned, or note why it cannot be built."""
         try:
-            value, weights = line.value()
+            value, weights = line.value(), line.weights()
         except Exception as error:
             line.failed = report.not_rebuilt(error)
             return

@@ -93,6 +93,8 @@ class Loop:
     def run(self) -> None:
         """Start the ranks, hear them, and return when all are gone and everything is closed."""
         try:
+            # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             self._start()
             self._hear()
         finally:

@@ -27,6 +27,16 @@ class LaunchOptions:
         Port of the rendezvous store. None: a free one, bound before any rank starts.
     master_addr
         Address of the rendezvous store.
+    num_nodes, node_rank
+        How many machines, and which of them this is.
+    rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id
+        How several machines find each other, as torchrun's options of the same names.
+    max_restarts, monitor_interval
+        How often failed ranks are started anew, and seconds between two looks at them.
+    log_line_prefix_template
+        As torchrun's option of the same name.
+    wait
+        False: return a `Job` at once.
     start_method
         How a rank comes to life. ``"auto"`` forks it from the kernel.
     view
@@ -57,8 +67,14 @@ class LaunchOptions:
         Folder for the whole output of each rank. None: a private temporary folder.
     isolate
         With one process: run it in a rank of its own instead of in the kernel.
+    cluster
+        Address of a Ray cluster to run on.
+    trace
+        Record every collective of every rank.
     devices
         Which accelerators to use, by index, one per rank.
+    write_back
+        Modules of the kernel that receive rank 0's final weights.
     """
 
     mixed_precision: str = "no"

@@ -97,7 +97,7 @@ class Line:
         self.failed: Failed | None = None
         self.told_to_stop = False
         self.ended_at = 0
-        self._stacks_text = ""
+        self._stacks_text: str | None = None
         self.death: int | None = None
         self._opened: list[Callable[[], None]] = []
         try:
@@ -179,9 +179,14 @@ class Line:
         buffers = values.map_shared(self.returned.buffers, self.shared)
         return values.load(self.returned.payload, buffers)
 
+    def weights(self) -> list[Any]:
+        """Build the weights that the rank gives back to the kernel's modules."""
+        assert self.returned is not None
+        return [values.load(weights, ()) for weights in self.returned.weights]
+
     def stack(self) -> Stack:
         """Return the last stack that the rank's process has written about itself; may be empty."""
-        return stacks.latest(self._stacks_text or self._read_stacks())
+        return stacks.latest(self._read_stacks() if self._stacks_text is None else self._stacks_text)
 
     def _read_stacks(self) -> str:
         size = os.fstat(self.stacks_descriptor).st_size

@@ -142,6 +142,11 @@ def dump(
         raise UnpicklableError(_culprit(value, what, error)) from error
 
 
+def dump_whole(value: object) -> bytes:
+    """Pickle `value` with its buffers inside."""
+    return _dumps(value, {})
+
+
 def load(payload: bytes, buffers: Sequence[Any]) -> Any:
     """Rebuild what `dump` pickled."""
     return pickle.loads(payload, buffers=buffers)

@@ -89,12 +89,14 @@ class Returned:
     """The function returned: the pickled value, and its buffers apart.
 
     `shared` is the length in bytes of the memory file whose descriptor follows this message, 0
-    where there is none. `lingering` names what the function left running.
+    where there is none. `weights` are pickled state dicts, one for each module to be written back.
+    `lingering` names what the function left running.
     """
 
     payload: bytes
     buffers: tuple[bytes | tuple[int, int], ...]
     shared: int = 0
+    weights: tuple[bytes, ...] = ()
     lingering: tuple[str, ...] = ()
 
 

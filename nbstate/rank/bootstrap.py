@@ -163,18 +163,24 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
 
 def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Failed, int | None]:
     try:
+        # Blocked since the fork: an interrupt that came meanwhile is raised here, and is told.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         value = call(setup.function, setup.args, setup.kwargs)
-        weights = [module.state_dict() for module in setup.write_back] if setup.rank == 0 else []
-        payload, raw = values.dump((value, weights), "result", by_reference)
+        payload, raw = values.dump(value, "result", by_reference)
         buffers, descriptor, length = values.share(raw)
+        weights = _weights(setup.write_back) if setup.rank == 0 else ()
     except SystemExit as error:
         if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
-            payload, _ = values.dump((None, []), "result")
+            payload, _ = values.dump(None, "result")
             return Returned(payload, (), lingering=_lingering()), None
         return failure.describe(error), None
     except BaseException as error:
         return failure.describe(error), None
-    return Returned(payload, buffers, length, _lingering()), descriptor
+    return Returned(payload, buffers, length, weights, _lingering()), descriptor
+
+
+def _weights(modules: Sequence[Any]) -> tuple[bytes, ...]:
+    return tuple(values.dump_whole(module.state_dict()) for module in modules)
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

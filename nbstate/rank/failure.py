@@ -164,7 +164,7 @@ def _where(frames: list[traceback.FrameSummary]) -> str:
 
 
 def _collective(error: BaseException) -> str:
-    """Return the collective that was under way, also where an interrupt came on top of its error."""
+    """Return the collective under way, also where an interrupt came on top of its error."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:

@@ -1,0 +1,72 @@
+"""Every mistake in a call is told in one line, before a process exists."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbstate import LaunchOptions, launch, notebook_launcher
+
+
+def train(lr):
+    return lr
+
+
+CASES = [
+    (lambda: notebook_launcher(train("x"), (0.1,), 2), TypeError, "pass train, not train()"),
+    (lambda: notebook_launcher(train, "abc", 2), TypeError, "args=('abc',)"),
+    (lambda: notebook_launcher(train, (), 2), TypeError, "train(lr) cannot be called with args=()"),
+    (lambda: notebook_launcher(train, (1, 2), 2), TypeError, "too many positional"),
+    (lambda: notebook_launcher(train, (1,), 2, kwargs=[1]), TypeError, "kwargs=[1]"),
+    (lambda: notebook_launcher(train, (1,), 0), ValueError, "num_processes=0"),
+    (lambda: notebook_launcher(train, (1,), "2"), TypeError, "num_processes='2'"),
+    (lambda: notebook_launcher(train, (1,), True), TypeError, "num_processes=True"),
+    (lambda: notebook_launcher(train, (1,), 2, "bf17"), ValueError, "'no', 'fp16', 'bf16', 'fp8'"),
+    (lambda: notebook_launcher(train, (1,), 2, use_port=70000), ValueError, "use_port=70000"),
+    (
+        lambda: notebook_launcher(train, (1,), 2, node_rank=1),
+        ValueError,
+        "node_rank=1 with num_nodes=1: node_rank counts from 0 to 0",
+    ),
+    (lambda: notebook_launcher(train, (1,), 2, num_nodes=2), ValueError, "num_nodes=2"),
+    (lambda: notebook_launcher(train, (1,), 2, start_method="thread"), ValueError, "'fork'"),
+    (lambda: notebook_launcher(train, (1,), 2, view="bord"), ValueError, "'board', 'plain'"),
+    (lambda: notebook_launcher(train, (1,), 2, veiw="board"), TypeError, "did you mean 'view'"),
+    (lambda: notebook_launcher(train, (1,), 2, timeout=-1), ValueError, "timeout=-1"),
+    (lambda: notebook_launcher(train, (1,), 2, grace="5"), TypeError, "grace='5'"),
+    (lambda: notebook_launcher(train, (1,), 2, threads_per_rank=0), ValueError, "threads_per_rank"),
+    (lambda: notebook_launcher(train, (1,), 2, env={"A": 1}), TypeError, "env={'A': 1}"),
+    (lambda: notebook_launcher(train, (1,), 2, seed="0"), ValueError, "seed='0'"),
+    (lambda: notebook_launcher(train, (1,), 2, devices="0,1"), TypeError, "devices='0,1'"),
+    (lambda: notebook_launcher(train, (1,), 2, devices=[5]), ValueError, "devices=[5]"),
+    (lambda: notebook_launcher(train, (1,), 2, devices=[1, 1]), ValueError, "each device once"),
+    (lambda: notebook_launcher(train, (1,), 2, write_back=(1,)), TypeError, "write_back=(1,)"),
+    (lambda: notebook_launcher(train, (1,), 2, log_dir=3), TypeError, "log_dir=3"),
+    (lambda: notebook_launcher(train, (1,), 2, wait=1), TypeError, "wait=1"),
+    (lambda: launch(train, 1, num_processes=2, trace=1), TypeError, "trace=1"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "told"), CASES, ids=[case[2] for case in CASES])
+def test_a_mistake_is_told_in_one_line(call, kind, told):
+    with pytest.raises(kind) as caught:
+        call()
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_taken_port_is_named_with_who_holds_it():
+    import os
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        with pytest.raises(OSError, match=f"use_port={port}.*pid {os.getpid()}"):
+            notebook_launcher(train, (1,), 2, use_port=port)
+
+
+def test_options_are_frozen_and_documented():
+    options = LaunchOptions(seed=3)
+    with pytest.raises(AttributeError):
+        options.seed = 4
+    for name in LaunchOptions.__dataclass_fields__:
+        assert name in LaunchOptions.__doc__, f"{name} is not documented"

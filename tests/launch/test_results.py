@@ -1,0 +1,184 @@
+"""What a launch gives back, in a real kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbstate import RankResults
+
+
+def test_values_in_rank_order(shared_kernel):
+    cell = shared_kernel.run("""
+        import os
+        from nbstate import notebook_launcher
+        results = notebook_launcher(lambda: int(os.environ["RANK"]) * 10, num_processes=4)
+        results[1], results[:2], len(results), list(results)
+    """)
+    assert cell.result == "(10, [0, 10], 4, [0, 10, 20, 30])"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_any_number_of_ranks(shared_kernel, ranks):
+    shared_kernel.run("from nbstate import notebook_launcher, PartialState")
+    cell = shared_kernel.run(f"""
+        def place():
+            state = PartialState()
+            return state.process_index, state.num_processes
+        list(notebook_launcher(place, num_processes={ranks}))
+    """)
+    assert cell.error is None
+    assert cell.result == repr([(rank, ranks) for rank in range(ranks)])
+
+
+def test_nothing_is_shown_when_all_ranks_return_none(shared_kernel):
+    cell = shared_kernel.run("""
+        from nbstate import notebook_launcher
+        notebook_launcher(print, ("hello",), num_processes=2)
+    """)
+    assert cell.result is None
+    assert "hello" in cell.stdout
+
+
+def test_functions_use_the_notebooks_variables(shared_kernel):
+    shared_kernel.run("""
+        from nbstate import notebook_launcher
+        table = {"lr": 0.5}
+        class Net: ...
+        def helper(x): return x * table["lr"]
+    """)
+    cell = shared_kernel.run("""
+        def outer(n):
+            def train(): return helper(n), Net()
+            return train
+        results = notebook_launcher(outer(4), num_processes=2)
+        results[0][0], type(results[1][1]) is Net
+    """)
+    assert cell.result == "(2.0, True)"
+
+
+def test_keyword_arguments_coroutines_and_exits_without_error(shared_kernel):
+    cell = shared_kernel.run("""
+        import asyncio, sys
+        from nbstate import notebook_launcher
+        async def later(x, *, y=0):
+            await asyncio.sleep(0)
+            return x + y
+        first = list(notebook_launcher(later, (1,), num_processes=2, kwargs={"y": 5}))
+        first, list(notebook_launcher(sys.exit, num_processes=2))
+    """)
+    assert cell.result == "([6, 6], [None, None])"
+
+
+def test_tensors_come_back_whole_and_tied_weights_stay_tied(shared_kernel):
+    cell = shared_kernel.run("""
+        import numpy as np, torch
+        from nbstate import notebook_launcher
+        def build():
+            layer = torch.nn.Linear(300, 300)
+            return {
+                "model": torch.nn.Sequential(layer, layer),
+                "slice": torch.arange(6).reshape(2, 3).t(),
+                "half": torch.full((70_000,), 0.5, dtype=torch.bfloat16),
+                "array": np.arange(100_000),
+                "empty": torch.empty(0, 3),
+                "scalar": torch.tensor(3.0, requires_grad=True),
+            }
+        torch.manual_seed(0)
+        here = build()
+        torch.manual_seed(0)
+        there = notebook_launcher(build, num_processes=2)[1]
+        there["half"][0] = 0.5            # memory of the kernel's own: it can be written to
+        tied = there["model"][0].weight is there["model"][1].weight
+        same = [torch.equal(here[k], there[k]) for k in ("slice", "half", "empty", "scalar")]
+        weights = torch.equal(here["model"][0].weight, there["model"][0].weight)
+        tied, same, weights, np.array_equal(here["array"], there["array"]), there["scalar"]
+    """)
+    assert cell.result == "(True, [True, True, True, True], True, True, tensor(3., requires_grad=True))"
+
+
+def test_a_big_tensor_is_mapped_not_copied(shared_kernel):
+    cell = shared_kernel.run("""
+        import psutil, torch
+        from nbstate import notebook_launcher
+        def big(): return torch.ones(64 * 1024 * 1024 // 4)
+        notebook_launcher(big, num_processes=1, isolate=True)
+        private = psutil.Process().memory_full_info().uss
+        tensor = notebook_launcher(big, num_processes=2)[1]
+        grown = psutil.Process().memory_full_info().uss - private
+        grown < 16 * 1024 * 1024, tensor.sum().item() == tensor.numel()
+    """)
+    assert cell.result == "(True, True)"
+
+
+def test_what_cannot_travel_is_named_and_the_other_ranks_values_are_kept(shared_kernel):
+    cell = shared_kernel.run("""
+        import os, threading
+        from nbstate import RankError, notebook_launcher
+        class Model: ...
+        def train():
+            model = Model()
+            if os.environ["RANK"] == "1":
+                model.lock = threading.Lock()
+            return {"model": model}
+        try:
+            notebook_launcher(train, num_processes=2)
+        except RankError as error:
+            print(str(error).splitlines()[0])
+            print(sorted(error.results), type(error.results[0]["model"]) is Model)
+    """)
+    assert cell.error is None
+    assert "rank 1 of 2: nbstate.values.UnpicklableError: result['model'].lock" in cell.stdout
+    assert "[0] True" in cell.stdout
+
+
+def test_a_generator_is_refused_by_name(shared_kernel):
+    cell = shared_kernel.run("""
+        from nbstate import notebook_launcher
+        def batches():
+            yield 1
+        notebook_launcher(batches, num_processes=2)
+    """)
+    assert cell.error.ename == "RankError"
+    assert "TypeError: batches returned a generator" in cell.error.evalue
+
+
+def test_one_process_runs_in_the_kernel(shared_kernel):
+    cell = shared_kernel.run("""
+        import os
+        from nbstate import PartialState, notebook_launcher
+        trained = []
+        def train():
+            trained.append(os.getpid())
+            return PartialState().num_processes, os.environ["ACCELERATE_MIXED_PRECISION"]
+        one = list(notebook_launcher(train, num_processes=1, mixed_precision="bf16"))
+        two = list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2))
+        trained == [os.getpid()], one, two, "ACCELERATE_MIXED_PRECISION" in os.environ
+    """)
+    assert cell.result == "(True, [(1, 'bf16')], [2, 2], False)"
+
+
+def test_weights_are_written_back_when_asked_and_a_copy_is_told_of_when_not(shared_kernel):
+    cell = shared_kernel.run("""
+        import torch
+        from nbstate import notebook_launcher
+        model = torch.nn.Linear(2, 2, bias=False)
+        def train(model):
+            with torch.no_grad():
+                model.weight.fill_(7.0)
+        torch.nn.init.zeros_(model.weight)
+        notebook_launcher(train, (model,), num_processes=2)
+        untouched = model.weight.tolist()
+        notebook_launcher(train, (model,), num_processes=2, write_back=(model,))
+        untouched, model.weight.tolist()
+    """)
+    assert cell.result == "([[0.0, 0.0], [0.0, 0.0]], [[7.0, 7.0], [7.0, 7.0]])"
+    assert cell.stdout.count("write_back=(model,)") == 1
+
+
+def test_results_are_a_sequence_that_compares_with_lists():
+    results = RankResults([1, 2])
+    assert results == [1, 2]
+    assert results == RankResults([1, 2])
+    assert results != [2, 1]
+    assert repr(results) == "RankResults([1, 2])"
+    assert results[-1] == 2

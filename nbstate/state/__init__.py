@@ -5,12 +5,14 @@ from nbstate.state.gradient import GradientState
 from nbstate.state.kinds import DistributedType
 from nbstate.state.life import enter_replica, fresh_states, reset_all
 from nbstate.state.partial import PartialState, is_main_process
+from nbstate.state.waiting import begin_epoch
 
 __all__ = [
     "AcceleratorState",
     "DistributedType",
     "GradientState",
     "PartialState",
+    "begin_epoch",
     "enter_replica",
     "fresh_states",
     "is_main_process",

@@ -18,7 +18,7 @@ from nbstate.plugins import (
 )
 from nbstate.state.control import ProcessControl
 from nbstate.state.kinds import DistributedType, checked_precision
-from nbstate.state.life import SharedState, end
+from nbstate.state.life import SharedState, caller, end
 from nbstate.state.partial import PartialState, conflict, here, lines
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class AcceleratorState(SharedState[TrainingFacts], ProcessControl):
     'bf16'
     """
 
-    def __init__(  # noqa: PLR0917, the order is Accelerate's
+    def __init__(
         self,
         mixed_precision: str | None = None,
         cpu: bool = False,
@@ -219,11 +219,11 @@ class AcceleratorState(SharedState[TrainingFacts], ProcessControl):
     @classmethod
     def _reset_state(cls, reset_partial_state: bool = False) -> None:
         """Forget this state; with True also the PartialState that it stands on."""
-        why = f"AcceleratorState._reset_state({reset_partial_state or ''}) was called"
         partial = PartialState._current()
         if partial is not None:
             partial.facts.planned_type = None
-        end(why, cls, *([PartialState] if reset_partial_state else []))
+        more = [PartialState] if reset_partial_state else []
+        end(f"AcceleratorState._reset_state() {caller()}", cls, *more)
 
     def _lines(self) -> Iterator[tuple[str, object]]:
         facts = self._facts

@@ -145,6 +145,22 @@ class ProcessFacts:
             raise outcome.error
         return outcome.value
 
+    def tell_everyone(self, text: str, doing: str) -> list[str]:
+        """Every rank's text, in the order of ranks; a rank that waits alone says what it is doing.
+
+        Raises
+        ------
+        TimeoutError
+            A rank did not come within the group's timeout.
+        """
+        return self.waiting().tell_everyone(text, doing, self.timeout)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a collective may take."""
+        given: timedelta = self.options.get("timeout", process_group.default_timeout())
+        return given.total_seconds()
+
     def exchange(self, value: object) -> list[Any]:
         """Every rank's object, in the order of ranks; tensors come back on this rank's device."""
         if self.place.world_size == 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbstate.plugins import GradientAccumulationPlugin, adopt
 from nbstate.state import xla
 from nbstate.state.kinds import DistributedType
-from nbstate.state.life import SharedState, end
+from nbstate.state.life import SharedState, caller, end
 from nbstate.state.partial import PartialState
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class GradientState(SharedState[GradientFacts]):
     @classmethod
     def _reset_state(cls) -> None:
         """Forget this state alone."""
-        end("GradientState._reset_state() was called", cls)
+        end(f"GradientState._reset_state() {caller()}", cls)
 
     def _lines(self) -> Iterator[tuple[str, object]]:
         yield "Sync gradients", self.sync_gradients

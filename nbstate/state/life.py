@@ -115,7 +115,7 @@ class SharedState(Generic[Facts]):
         Objects made before say, when they are used, that this call ended them. The process group is
         torch's and stays; the next PartialState uses it as it is.
         """
-        reset_all(f"{cls.__name__}.reset() {_caller()}")
+        reset_all(f"{cls.__name__}.reset() {caller()}")
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +126,7 @@ class SharedState(Generic[Facts]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        reset_all(f"the `with {type(self).__name__}(...)` block was left {_caller()}")
+        reset_all(f"the `with {type(self).__name__}(...)` block was left {caller()}")
 
     @property
     def _facts(self) -> Facts:
@@ -198,7 +198,7 @@ def reset_all(reason: str | None = None) -> None:
     here = scope()
     # In a process just forked, another thread of the parent may have held the lock.
     here.lock = threading.RLock()
-    end(reason or f"reset_all() {_caller()}", *here.lives)
+    end(reason or f"reset_all() {caller()}", *here.lives)
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def fresh_states(reason: str) -> Iterator[None]:
         here.lives = before
 
 
-def _caller() -> str:
+def caller() -> str:
     """Where the code outside this package stands: ``at train.py:12``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

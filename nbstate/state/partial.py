@@ -10,7 +10,7 @@ from nbstate.state import process_group, xla
 from nbstate.state.control import ProcessControl
 from nbstate.state.facts import ProcessFacts
 from nbstate.state.kinds import DistributedType, checked_precision
-from nbstate.state.life import SharedState, end
+from nbstate.state.life import SharedState, caller, end
 from nbstate.state.place import Place, find_place, glance
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class PartialState(SharedState[ProcessFacts], ProcessControl):
         """Forget this state, and the AcceleratorState that stands on it."""
         from nbstate.state.accelerator import AcceleratorState
 
-        end("PartialState._reset_state() was called", cls, AcceleratorState)
+        end(f"PartialState._reset_state() {caller()}", cls, AcceleratorState)
 
     def _lines(self) -> Iterator[tuple[str, object]]:
         yield from lines(self._facts)
@@ -128,8 +128,6 @@ def _settle(cpu: bool, options: dict[str, Any]) -> ProcessFacts:
         _kind(cpu),
         mixed_precision=checked_precision(precision, "ACCELERATE_MIXED_PRECISION"),
     )
-    if asked is not None:
-        process_group.choose_backend(facts.kind, asked)
     if facts.kind == "xla":
         _settle_xla(facts)
     else:

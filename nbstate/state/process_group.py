@@ -30,17 +30,16 @@ def backend() -> str:
 
 
 def choose_backend(kind: str, asked: str | None, *, mpi: bool = False) -> str:
-    """The backend asked for, the launcher's, or the one that belongs to a kind of device.
-
-    Raises
-    ------
-    ValueError
-        This torch has no such backend; those it has are named.
-    """
+    """The backend asked for, the launcher's, or the one that belongs to a kind of device."""
     chosen = asked or os.environ.get("NBSTATE_BACKEND")
-    if chosen is None:
-        usual = _BACKENDS.get(kind, "mpi" if mpi and dist.is_mpi_available() else "gloo")
-        return usual if usual in available() else "gloo"
+    if chosen is not None:
+        return checked_backend(chosen)
+    usual = _BACKENDS.get(kind, "mpi" if mpi and dist.is_mpi_available() else "gloo")
+    return usual if usual in available() else "gloo"
+
+
+def checked_backend(chosen: str) -> str:
+    """The backend in lower case; ValueError where this torch has none of that name."""
     # A composite such as "cpu:gloo,cuda:nccl" names one for each kind of tensor.
     for part in chosen.lower().split(","):
         if part.rpartition(":")[2] not in available():
@@ -75,11 +74,18 @@ def join(place: Place, backend: str, options: dict[str, Any]) -> None:
 def checked_options(options: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments for `init_process_group`, without those left at None."""
     options = {name: value for name, value in options.items() if value is not None}
+    if "backend" in options:
+        options["backend"] = checked_backend(options["backend"])
     timeout = options.get("timeout")
     if timeout is not None and not isinstance(timeout, timedelta):
         raise TypeError(f"timeout={timeout!r} must be a datetime.timedelta, "
                         f"such as timedelta(minutes=30)")  # fmt: skip
     return options
+
+
+def default_timeout() -> timedelta:
+    """How long a collective may take where nothing else was asked for."""
+    return dist.distributed_c10d.default_pg_timeout
 
 
 def store() -> Any:

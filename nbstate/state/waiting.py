@@ -4,7 +4,7 @@ A barrier of the group is a collective and has its timeout: an hour of preparati
 end everybody. Here a rank writes into the store that it has come and looks, ever less often, if
 the others have. That has no limit of its own, can be interrupted, and tells who is missing.
 
-Keys, all under ``nbstate/``:
+Keys, all under ``nbstate/<epoch>/``:
 
     arrived/<rank>      how many barriers this rank has come to
     arrived             the sum of these; at n times the world size barrier n opens
@@ -12,6 +12,8 @@ Keys, all under ``nbstate/``:
     turn/<name>/<rank>  how many turns of this name the rank has taken part in
     word/<name>/<n>     what the rank whose turn n it was left for the others
     read/<name>/<n>     how many of the others have read it
+    round/<rank>        how many rounds of telling the rank has begun
+    said/<n>/<rank>     what it said in round n
 
 Counting in the store and not in the process keeps ranks in step across resets of their states.
 """
@@ -33,6 +35,7 @@ logger = logging.getLogger("nbstate")
 FIRST_NOTICE = 5.0
 # The pause between two looks grows with the time waited, from a quick answer to no load at all.
 _SHORTEST, _LONGEST, _SHARE = 0.0005, 0.1, 0.05
+_epoch = ""
 
 
 class Waiting(Protocol):
@@ -46,6 +49,10 @@ class Waiting(Protocol):
 
     def await_word(self, name: str, speaker: int, readers: int) -> str:
         """What the rank `speaker` left at its turn, once it has."""
+        raise NotImplementedError
+
+    def tell_everyone(self, text: str, doing: str, timeout: float) -> list[str]:
+        """Every rank's text; `doing` is for the notice of a rank that waits alone."""
         raise NotImplementedError
 
 
@@ -65,6 +72,9 @@ class RoundWaiting:
 
     def await_word(self, name: str, speaker: int, readers: int) -> str:
         return self._exchange(b"")[speaker].decode()
+
+    def tell_everyone(self, text: str, doing: str, timeout: float) -> list[str]:
+        return [each.decode() for each in self._exchange(text.encode())]
 
 
 class StoreWaiting:
@@ -95,7 +105,7 @@ class StoreWaiting:
                 raise
         if self._rank == 0:
             # Nobody looks at the barrier before: all have left it to come to this one.
-            self._store.delete_key(f"nbstate/open/{turn - 1}")
+            self._delete(f"open/{turn - 1}")
 
     def leave_word(self, name: str, text: str, readers: int) -> None:
         turn = self._add(f"turn/{name}/{self._rank}")
@@ -106,17 +116,35 @@ class StoreWaiting:
         turn = self._add(f"turn/{name}/{self._rank}")
         word = f"word/{name}/{turn}"
         self._until(word, lambda: [speaker], None)
-        text = self._store.get(f"nbstate/{word}").decode()
+        text = self._get(word)
         if self._add(f"read/{name}/{turn}") == readers:
-            self._store.delete_key(f"nbstate/{word}")
-            self._store.delete_key(f"nbstate/read/{name}/{turn}")
+            self._delete(word)
+            self._delete(f"read/{name}/{turn}")
         return text
 
-    def _until(self, key: str, missing: Callable[[], list[int]], timeout: float | None) -> None:
+    def tell_everyone(self, text: str, doing: str, timeout: float) -> list[str]:
+        turn = self._add(f"round/{self._rank}")
+        self._set(f"said/{turn}/{self._rank}", text)
+        texts = []
+        for rank in range(self._world_size):
+            said = f"said/{turn}/{rank}"
+            self._until(said, lambda rank=rank: [rank], timeout, doing)  # type: ignore[misc]
+            texts.append(self._get(said))
+        # Whoever hears a text of this round has read all of the one before.
+        self._delete(f"said/{turn - 1}/{self._rank}")
+        return texts
+
+    def _until(
+        self,
+        key: str,
+        missing: Callable[[], list[int]],
+        timeout: float | None,
+        doing: str = "",
+    ) -> None:
         began = time.monotonic()
         notice_after = FIRST_NOTICE
         # Not Store.wait: it cannot be interrupted, and holds up other threads that need the store.
-        while not self._store.check([f"nbstate/{key}"]):
+        while not self._store.check([_full(key)]):
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 raise TimeoutError(
@@ -126,8 +154,9 @@ class StoreWaiting:
             if waited >= notice_after:
                 notice_after *= 2
                 logger.warning(
-                    "rank %d is waiting for %s since %s",
+                    "rank %d%s is waiting for %s since %s",
                     self._rank,
+                    f" {doing}" if doing else "",
                     _names(missing()),
                     _duration(waited),
                 )
@@ -145,10 +174,30 @@ class StoreWaiting:
             self._add(f"arrived/{self._rank}", -1)
 
     def _add(self, key: str, amount: int = 1) -> int:
-        return int(self._store.add(f"nbstate/{key}", amount))
+        return int(self._store.add(_full(key), amount))
 
     def _set(self, key: str, text: str = "") -> None:
-        self._store.set(f"nbstate/{key}", text)
+        self._store.set(_full(key), text)
+
+    def _get(self, key: str) -> str:
+        return str(self._store.get(_full(key)).decode())
+
+    def _delete(self, key: str) -> None:
+        self._store.delete_key(_full(key))
+
+
+def begin_epoch(name: str) -> None:
+    """Count all waits from 0 again, under a name that all ranks give.
+
+    For ranks that live on after an interrupt, which may have caught each at another count. All of
+    them have to be idle.
+    """
+    global _epoch  # noqa: PLW0603, one process takes part in one run
+    _epoch = name
+
+
+def _full(key: str) -> str:
+    return f"nbstate/{_epoch}/{key}"
 
 
 def _names(ranks: Iterable[int]) -> str:

@@ -52,6 +52,22 @@ def exchange(tag: str, payload: bytes = b"") -> list[bytes]:
     return list(xla_model.rendezvous(tag, payload))
 
 
+def gather(tensor: Any) -> Any:
+    """Every replica's tensor, joined along the first dimension."""
+    return importlib.import_module("torch_xla.core.xla_model").all_gather(tensor, dim=0)
+
+
+def sum_up(tensor: Any) -> None:
+    """Make the tensor the sum over all replicas."""
+    importlib.import_module("torch_xla.core.xla_model").all_reduce("sum", [tensor])
+
+
+def broadcast(tensor: Any, from_process: int) -> None:
+    """Make the tensor that of one replica."""
+    xla_model = importlib.import_module("torch_xla.core.xla_model")
+    xla_model.collective_broadcast([tensor], root_ordinal=from_process)
+
+
 def _is_launched() -> bool:
     return os.environ.get("FORK_LAUNCHED") == "1" or "PJRT_LOCAL_PROCESS_RANK" in os.environ
 

@@ -12,18 +12,44 @@ __version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
+    "AcceleratorState": "nbstate.state",
+    "AutocastKwargs": "nbstate.plugins",
+    "DataLoaderConfiguration": "nbstate.plugins",
+    "DeepSpeedPlugin": "nbstate.plugins",
+    "DistributedDataParallelKwargs": "nbstate.plugins",
+    "DistributedOperationException": "nbstate.operations",
+    "DistributedType": "nbstate.state",
+    "FullyShardedDataParallelPlugin": "nbstate.plugins",
+    "GradScalerKwargs": "nbstate.plugins",
+    "GradientAccumulationPlugin": "nbstate.plugins",
+    "GradientState": "nbstate.state",
+    "InitProcessGroupKwargs": "nbstate.plugins",
     "Job": "nbstate.job",
     "JobStoppedError": "nbstate.errors",
     "LaunchOptions": "nbstate.options",
+    "MegatronLMPlugin": "nbstate.plugins",
+    "ParallelismConfig": "nbstate.plugins",
     "PartialState": "nbstate.state",
     "RankError": "nbstate.errors",
     "RankFailure": "nbstate.errors",
     "RankResults": "nbstate.results",
     "RankTimeoutError": "nbstate.errors",
+    "TorchDynamoPlugin": "nbstate.plugins",
+    "TorchTensorParallelPlugin": "nbstate.plugins",
+    "broadcast": "nbstate.operations",
+    "broadcast_object_list": "nbstate.operations",
     "debug_launcher": "nbstate.launcher",
+    "gather": "nbstate.operations",
+    "gather_in_order": "nbstate.operations",
+    "gather_object": "nbstate.operations",
+    "get_logger": "nbstate.state",
+    "is_main_process": "nbstate.state",
     "jobs": "nbstate.job",
     "launch": "nbstate.launcher",
     "notebook_launcher": "nbstate.launcher",
+    "pad_across_processes": "nbstate.operations",
+    "reduce": "nbstate.operations",
+    "send_to_device": "nbstate.operations",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, not two
@@ -38,9 +64,35 @@ if TYPE_CHECKING:
     from nbstate.launcher import debug_launcher as debug_launcher
     from nbstate.launcher import launch as launch
     from nbstate.launcher import notebook_launcher as notebook_launcher
+    from nbstate.operations import DistributedOperationException as DistributedOperationException
+    from nbstate.operations import broadcast as broadcast
+    from nbstate.operations import broadcast_object_list as broadcast_object_list
+    from nbstate.operations import gather as gather
+    from nbstate.operations import gather_in_order as gather_in_order
+    from nbstate.operations import gather_object as gather_object
+    from nbstate.operations import pad_across_processes as pad_across_processes
+    from nbstate.operations import reduce as reduce
+    from nbstate.operations import send_to_device as send_to_device
     from nbstate.options import LaunchOptions as LaunchOptions
+    from nbstate.plugins import AutocastKwargs as AutocastKwargs
+    from nbstate.plugins import DataLoaderConfiguration as DataLoaderConfiguration
+    from nbstate.plugins import DeepSpeedPlugin as DeepSpeedPlugin
+    from nbstate.plugins import DistributedDataParallelKwargs as DistributedDataParallelKwargs
+    from nbstate.plugins import FullyShardedDataParallelPlugin as FullyShardedDataParallelPlugin
+    from nbstate.plugins import GradScalerKwargs as GradScalerKwargs
+    from nbstate.plugins import GradientAccumulationPlugin as GradientAccumulationPlugin
+    from nbstate.plugins import InitProcessGroupKwargs as InitProcessGroupKwargs
+    from nbstate.plugins import MegatronLMPlugin as MegatronLMPlugin
+    from nbstate.plugins import ParallelismConfig as ParallelismConfig
+    from nbstate.plugins import TorchDynamoPlugin as TorchDynamoPlugin
+    from nbstate.plugins import TorchTensorParallelPlugin as TorchTensorParallelPlugin
     from nbstate.results import RankResults as RankResults
+    from nbstate.state import AcceleratorState as AcceleratorState
+    from nbstate.state import DistributedType as DistributedType
+    from nbstate.state import GradientState as GradientState
     from nbstate.state import PartialState as PartialState
+    from nbstate.state import get_logger as get_logger
+    from nbstate.state import is_main_process as is_main_process
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from nbstate.state.accelerator import AcceleratorState
 from nbstate.state.gradient import GradientState
 from nbstate.state.kinds import DistributedType
 from nbstate.state.life import enter_replica, fresh_states, reset_all
+from nbstate.state.logger import get_logger
 from nbstate.state.partial import PartialState, is_main_process
 from nbstate.state.waiting import begin_epoch
 
@@ -15,6 +16,7 @@ __all__ = [
     "begin_epoch",
     "enter_replica",
     "fresh_states",
+    "get_logger",
     "is_main_process",
     "reset_all",
 ]

@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from nbstate.plugins import DeepSpeedPlugin as DeepSpeedPlugin
     from nbstate.plugins import DistributedDataParallelKwargs as DistributedDataParallelKwargs
     from nbstate.plugins import FullyShardedDataParallelPlugin as FullyShardedDataParallelPlugin
-    from nbstate.plugins import GradScalerKwargs as GradScalerKwargs
     from nbstate.plugins import GradientAccumulationPlugin as GradientAccumulationPlugin
+    from nbstate.plugins import GradScalerKwargs as GradScalerKwargs
     from nbstate.plugins import InitProcessGroupKwargs as InitProcessGroupKwargs
     from nbstate.plugins import MegatronLMPlugin as MegatronLMPlugin
     from nbstate.plugins import ParallelismConfig as ParallelismConfig

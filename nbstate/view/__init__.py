@@ -7,10 +7,14 @@ last_run()           the page of the run that ended last
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 from nbstate.environment import choose_view
+from nbstate.relay import Relay
+from nbstate.view.board import BoardView
 from nbstate.view.follow import View
+from nbstate.view.page import Page, make_page
 from nbstate.view.plain import PlainView, SilentView
 from nbstate.view.publish import Cell, this_place
 
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
     from nbstate.job import Job
     from nbstate.view.publish import Place
 
-__all__ = ["View", "attach"]
+__all__ = ["Page", "View", "attach", "last_run", "show"]
+
+_views: weakref.WeakKeyDictionary[Job, View] = weakref.WeakKeyDictionary()
 
 
 def attach(job: Job, kind: str) -> View:
@@ -31,9 +37,43 @@ def attach(job: Job, kind: str) -> View:
     kind
         'board', 'plain', 'silent' or 'auto': what suits the front end.
     """
-    view = _view(job, choose_view(kind), this_place())
+    place = this_place()
+    view = _view(job, choose_view(kind), place)
+    view.widgets = Relay(job, place, live=isinstance(view, BoardView)).widgets
+    _views[job] = view
     view.start()
     return view
+
+
+def show(job: Job) -> None:
+    """Show a job in the cell that runs now: an equal board while it runs, its page afterwards."""
+    place = this_place()
+    view = _views.get(job)
+    if isinstance(view, BoardView) and isinstance(place, Cell) and view.show_again(place):
+        return
+    place.show(make_page(job, view.widgets if view is not None else None).bundle())
+
+
+def last_run() -> Page:
+    """Return the page of the run that ended last in this kernel; a cell shows it.
+
+    Returns
+    -------
+    Page
+        Shows itself as the last line of a cell; ``print`` gives its text.
+
+    Raises
+    ------
+    RuntimeError
+        No run has ended yet.
+
+    Examples
+    --------
+    >>> nbstate.last_run()                                          # doctest: +SKIP
+    """
+    if View.last_page is None:
+        raise RuntimeError("no run has ended in this kernel yet: launch one first")
+    return View.last_page
 
 
 def _view(job: Job, kind: str, place: Place) -> View:
@@ -41,9 +81,7 @@ def _view(job: Job, kind: str, place: Place) -> View:
         return SilentView(job, place)
     if kind == "board" and isinstance(place, Cell):
         try:
-            from nbstate.view.board import BoardView
-
             return BoardView(job, place)
-        except ImportError:  # no anywidget here
-            pass
+        except ImportError:  # anywidget or ipywidgets is missing: text
+            return PlainView(job, place)
     return PlainView(job, place)

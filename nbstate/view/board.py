@@ -21,12 +21,13 @@ from nbstate.output import Text
 from nbstate.view.changes import Allowance, Change, RankChanges
 from nbstate.view.fallback import Fallback
 from nbstate.view.follow import View
-from nbstate.view.page import make_page, summary
+from nbstate.view.page import summary
 from nbstate.view.publish import WIDGET_MIME, Cell, fresh_id
 from nbstate.wire import ClearOutput, Display
 
 if TYPE_CHECKING:
     from nbstate.job import Job
+    from nbstate.view.page import Page
 
 QUICK = 0.3
 """A blocking run that ends sooner leaves its page at once, without a board before it."""
@@ -47,8 +48,9 @@ class BoardView(View):
 
         self._make_widget = BoardWidget
         self._widget: Any = None
-        self._places: list[tuple[Cell, str]] = []
-        self._cell = place
+        self._places = [(place, fresh_id())]
+        self._showing = threading.Lock()
+        self._over = False
         self._asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._drawn = {rank.index: RankDrawings() for rank in job.ranks}
         self._changes = {rank.index: RankChanges(rank) for rank in job.ranks}
@@ -60,11 +62,15 @@ class BoardView(View):
         if not job.options.wait:  # the cell ends at once: what belongs to it must stand before
             self._open()
 
-    def show_again(self, place: Cell) -> None:
-        """Show the same board in another cell."""
-        self._places.append((place, fresh_id()))
-        if self._widget is not None:
-            self._display(*self._places[-1])
+    def show_again(self, place: Cell) -> bool:
+        """Show the same board in another cell; False when the run is over and only its page is."""
+        with self._showing:
+            if self._over:
+                return False
+            self._places.append((place, fresh_id()))
+            if self._widget is not None:
+                self._display(*self._places[-1])
+            return True
 
     def look(self) -> float | None:
         """Send the page what is new."""
@@ -77,14 +83,13 @@ class BoardView(View):
         rests = [self._send_status(), self._send_changes(), self._fallback.look()]
         return min((rest for rest in rests if rest is not None), default=None)
 
-    def finish(self) -> None:
+    def finish(self, page: Page) -> None:
         """Put the static page in the place of the board, wherever it stands."""
         self.notes_told = len(self.job.notes)
-        bundle = make_page(self.job).bundle()
-        if self._widget is None:
-            self._cell.show(bundle)
-        for place, display_id in self._places:
-            place.show(bundle, display_id, update=self._widget is not None)
+        with self._showing:
+            self._over = True
+            for place, display_id in self._places:
+                place.show(page.bundle(), display_id, update=self._widget is not None)
         if self._widget is not None:
             self._close()
 
@@ -103,9 +108,9 @@ class BoardView(View):
         self._fallback = Fallback(self.job)
         self._box = ipywidgets.VBox([self._widget, self._fallback.widget])
         self._box.add_class("nbstate-box")
-        self._places.insert(0, (self._cell, fresh_id()))
-        for place, display_id in self._places:
-            self._display(place, display_id)
+        with self._showing:
+            for place, display_id in self._places:
+                self._display(place, display_id)
 
     def _display(self, place: Cell, display_id: str) -> None:
         said = summary(self.job, timed=False)

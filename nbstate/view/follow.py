@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from nbstate.view.page import make_page
 
 if TYPE_CHECKING:
     from nbstate.job import Job
+    from nbstate.relay.widgets import Widgets
+    from nbstate.view.page import Page
     from nbstate.view.publish import Place
 
 GLANCE = 0.01
@@ -34,9 +38,13 @@ class View:
     pace = 0.25
     """Least seconds between two looks, however much the ranks print."""
 
+    last_page: ClassVar[Page | None] = None
+    """The page of the run that ended last, whatever its view was."""
+
     def __init__(self, job: Job, place: Place) -> None:
         self.job = job
         self.place = place
+        self.widgets: Widgets | None = None
         self.changed = threading.Event()
         self.notes_told = 0
         self._thread = threading.Thread(target=self._run, name="nbstate-view", daemon=True)
@@ -58,7 +66,7 @@ class View:
         """Show what is new; return the seconds until the next look if nothing changes."""
         raise NotImplementedError
 
-    def finish(self) -> None:
+    def finish(self, page: Page) -> None:
         """The job is done and everything has been looked at: leave what stays."""
 
     def tell_notes(self) -> None:
@@ -84,7 +92,11 @@ class View:
                 break
             self._hold_back()
             self.changed.wait(rest)
-        self.finish()
+        page = make_page(self.job, self.widgets, timed=self.place.watched)
+        View.last_page = page
+        self.finish(page)
+        if self.widgets is not None:
+            self.widgets.close()
 
     def _hold_back(self) -> None:
         end = time.monotonic() + self.pace
@@ -102,7 +114,7 @@ class View:
             )
             if not isinstance(self, PlainView):
                 plain = PlainView(self.job, self.place)
-                plain.changed = self.changed
+                plain.changed, plain.widgets = self.changed, self.widgets
                 plain._follow()
         except Exception:  # nowhere left to say it; the job itself is unharmed
             return

@@ -18,6 +18,7 @@ from nbstate.view.sheet import Drawing, Sheet
 if TYPE_CHECKING:
     from nbstate.job import Job
     from nbstate.ranks import Rank
+    from nbstate.relay.widgets import Widgets
     from nbstate.view.sheet import Block
     from nbstate.view.terminal import Line
 
@@ -47,7 +48,7 @@ class Page:
     html, plain
         The same page in two forms.
     drawings
-        How many figures and other drawings stand on it.
+        How many figures and other things that are more than text stand on it.
     """
 
     html: str
@@ -65,16 +66,18 @@ class Page:
         return self.plain
 
 
-def make_page(job: Job, *, timed: bool = True) -> Page:
+def make_page(job: Job, widgets: Widgets | None = None, *, timed: bool = True) -> Page:
     """Return the page of a job as it is now.
 
     Parameters
     ----------
+    widgets
+        The last states of the ranks' widgets, which stand on the page as text.
     timed
         Tell what differs between two equal runs: the time it took, and paths that are only worth
         telling. Without it, equal runs leave equal pages.
     """
-    sheets = [_sheet(rank) for rank in job.ranks]
+    sheets = [_sheet(rank, widgets) for rank in job.ranks]
     parts = [_heading(job, timed=timed)]
     parts += [f"<div>{html.escape(note)}</div>" for note in job.notes]
     plain = [summary(job, timed=timed), *job.notes]
@@ -85,7 +88,7 @@ def make_page(job: Job, *, timed: bool = True) -> Page:
     return Page(
         html='<div style="font-size:13px">' + "\n".join(parts) + "</div>",
         plain="\n".join(plain),
-        drawings=sum(1 for sheet in sheets for _ in sheet.drawings()),
+        drawings=sum(bool(d.data.keys() - {"text/plain"}) for s in sheets for d in s.drawings()),
     )
 
 
@@ -112,11 +115,20 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def _sheet(rank: Rank) -> Sheet:
+def describe(data: Bundle, widgets: Widgets | None) -> str:
+    """Return the last state of a displayed widget as text."""
+    known = widgets.describe(data[WIDGET_MIME]["model_id"]) if widgets is not None else ""
+    return known or "".join(data.get("text/plain", ""))
+
+
+def _sheet(rank: Rank, widgets: Widgets | None) -> Sheet:
     sheet = Sheet(TAIL)
     piece = rank.output.read(Cursor())
     sheet.dropped = piece.missed
     sheet.take(piece.entries)
+    for drawing in sheet.drawings():
+        if WIDGET_MIME in drawing.data:
+            drawing.data = {"text/plain": describe(drawing.data, widgets)}
     return sheet
 
 
@@ -202,7 +214,7 @@ def _drawn(drawing: Drawing) -> str:
     if "image/svg+xml" in data:  # inline SVG would be removed from a page that is not trusted
         svg = "".join(data["image/svg+xml"]).encode()
         return _image("image/svg+xml", base64.b64encode(svg).decode(), data)
-    if "text/html" in data and WIDGET_MIME not in data:
+    if "text/html" in data:
         return f'<div style="margin-left:14px">{"".join(data["text/html"])}</div>'
     for mime in ("text/markdown", "text/latex", "text/plain"):
         if mime in data:

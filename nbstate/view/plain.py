@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from nbstate.output import Cursor, Text
 from nbstate.view.fold import Folded, Said, fold, ranges
 from nbstate.view.follow import View
-from nbstate.view.page import make_page, summary
+from nbstate.view.page import describe, summary
+from nbstate.view.publish import WIDGET_MIME
 from nbstate.view.sheet import newest
 from nbstate.view.terminal import Screen
 from nbstate.wire import Display
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nbstate.job import Job
     from nbstate.ranks import Rank
+    from nbstate.view.page import Page
     from nbstate.view.publish import Place
     from nbstate.view.terminal import Line
 
@@ -65,8 +67,10 @@ def bounds_of(place: Place) -> Bounds:
 class RankReader:
     """Turns the output of one rank into whole lines, and counts those it leaves out."""
 
-    def __init__(self, rank: Rank, bounds: Bounds) -> None:
+    def __init__(self, rank: Rank, bounds: Bounds, describe: Callable[[Display], str]) -> None:
         self._rank = rank
+        self._describe = describe
+        self._widgets: list[Display] = []
         self._bounds = bounds
         self._cursor = Cursor()
         self._screens = {"stdout": Screen(), "stderr": Screen()}
@@ -86,11 +90,15 @@ class RankReader:
             if isinstance(entry, Text):
                 self._screens[entry.stream].feed(entry.text)
                 lines += _said(entry.stream, self._screens[entry.stream].take_settled())
+            elif isinstance(entry, Display) and WIDGET_MIME in entry.data:
+                self._widgets.append(entry)  # said once, at its last state, as a bar is
             elif isinstance(entry, Display) and not entry.update:
-                lines += [Said("stdout", line) for line in _caption(entry)]
+                lines += _lines(_caption(entry))
         if last:
             for stream, screen in self._screens.items():
                 lines += _said(stream, screen.take_all())
+            for widget in self._widgets:
+                lines += _lines(self._describe(widget))
         return self._within_bounds(lines, last=last)
 
     def _within_bounds(self, lines: list[Said], *, last: bool) -> list[Said]:
@@ -121,7 +129,7 @@ class PlainView(View):
     def __init__(self, job: Job, place: Place) -> None:
         super().__init__(job, place)
         self._bounds = bounds_of(place)
-        self._readers = [RankReader(rank, self._bounds) for rank in job.ranks]
+        self._readers = [RankReader(rank, self._bounds, self._described) for rank in job.ranks]
         self._held: dict[int, list[Said]] = {}
         self._since = 0.0
 
@@ -144,17 +152,19 @@ class PlainView(View):
         self._held.clear()
         return None
 
-    def finish(self) -> None:
+    def finish(self, page: Page) -> None:
         """Write the closing line, and the drawings where there are any and a place for them."""
         self.tell_notes()
         for rank in self.job.ranks:
             if rank.output.log_error is not None:
                 self.place.write("stderr", f"[{rank.index}] {log_trouble(rank)}\n")
         self.place.write("stdout", summary(self.job, timed=self.place.watched) + "\n")
-        if self.place.draws:
-            page = make_page(self.job, timed=self.place.watched)
-            if page.drawings:
-                self.place.show(page.bundle())
+        if self.place.draws and page.drawings:
+            self.place.show(page.bundle())
+
+    def _described(self, drawing: Display) -> str:
+        """Return the last state of a displayed widget as text."""
+        return describe(drawing.data, self.widgets)
 
     def _everyone_said_the_same(self) -> bool:
         said = list(self._held.values())
@@ -192,6 +202,9 @@ def _said(stream: str, lines: Sequence[Line]) -> list[Said]:
     return [Said(stream, line.ansi()) for line in lines]
 
 
-def _caption(drawing: Display) -> list[str]:
-    text = "".join(drawing.data.get("text/plain", "")) or ", ".join(drawing.data)
-    return text.splitlines()
+def _lines(text: str) -> list[Said]:
+    return [Said("stdout", line) for line in text.splitlines()]
+
+
+def _caption(drawing: Display) -> str:
+    return "".join(drawing.data.get("text/plain", "")) or ", ".join(drawing.data)

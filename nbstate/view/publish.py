@@ -6,13 +6,19 @@ fixed once, in the cell itself, and every later message carries that cell's requ
 
 from __future__ import annotations
 
+import getpass
 import sys
 import uuid
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from nbstate.environment import answers_questions, running_kernel
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+NOBODY = "nobody is here to answer; pass the value as an argument of the function"
 
 Bundle = dict[str, Any]
 
@@ -32,6 +38,11 @@ class Place(Protocol):
 
     def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
         """Show a mime bundle, or put it in the place of the one with this id."""
+
+    def ask(
+        self, prompt: str, *, password: bool, still: Callable[[], bool], glance: int
+    ) -> str | None:
+        """Return the line that a person types; None when it is no longer wanted."""
 
 
 class Stream:
@@ -53,6 +64,20 @@ class Stream:
         """Write the bundle's plain text."""
         self.write("stdout", bundle.get("text/plain", "") + "\n")
 
+    def ask(
+        self, prompt: str, *, password: bool, still: Callable[[], bool], glance: int
+    ) -> str | None:
+        """Ask in the terminal.
+
+        Raises
+        ------
+        EOFError
+            There is none, or the input was ended.
+        """
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise EOFError(NOBODY)
+        return getpass.getpass(prompt) if password else input(prompt)
+
 
 class Cell:
     """One cell of a notebook, wherever the kernel's main thread is by now."""
@@ -63,6 +88,7 @@ class Cell:
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
         self._parent = kernel.get_parent("shell")
+        self._asker = kernel._parent_ident["shell"]
         self.watched = answers_questions(kernel)
 
     def write(self, stream: str, text: str) -> None:
@@ -76,6 +102,58 @@ class Cell:
             "update_display_data" if update else "display_data",
             {"data": bundle, "metadata": {}, "transient": transient},
         )
+
+    def send_comm(
+        self,
+        kind: str,
+        content: Bundle,
+        metadata: Bundle,
+        buffers: tuple[bytes, ...] = (),
+    ) -> None:
+        """Send a message of a comm."""
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            kind,
+            content,
+            metadata=metadata,
+            parent=self._parent,
+            ident=f"comm-{content['comm_id']}".encode(),
+            buffers=list(buffers),
+        )
+
+    def ask(
+        self, prompt: str, *, password: bool, still: Callable[[], bool], glance: int
+    ) -> str | None:
+        """Ask in the notebook and return the line typed, or None once the question is moot.
+
+        Parameters
+        ----------
+        still
+            Tells whether the answer still matters.
+        glance
+            Milliseconds between two such looks.
+
+        Raises
+        ------
+        EOFError
+            The person ended the input, or there is none.
+        """
+        if not self.watched:
+            raise EOFError(NOBODY)
+        # Not kernel.raw_input(): that asks in whatever cell runs now, and cannot be given up.
+        socket, session = self._kernel.stdin_socket, self._kernel.session
+        while socket.poll(0):
+            socket.recv_multipart()  # answers that came too late
+        request = {"prompt": prompt, "password": password}
+        session.send(socket, "input_request", request, self._parent, ident=self._asker)
+        while still():
+            if socket.poll(glance):
+                _, reply = session.recv(socket)
+                text = str(reply["content"].get("value", "")) if reply else ""
+                if text == "\x04":
+                    raise EOFError("the input was ended")
+                return text
+        return None
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         # Not through sys.stdout or display(): those ask for the request that runs now.

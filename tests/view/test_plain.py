@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbstate.output import RankOutput, Text
+from nbstate.view.page import make_page
 from nbstate.view.plain import HEADLESS, NOTEBOOK, PlainView, SilentView
 from nbstate.view.sheet import newest
 from nbstate.wire import Display, mark
@@ -100,7 +101,7 @@ def test_a_headless_run_reads_the_same_whichever_rank_was_faster(tmp_path: Path)
             view.look()
         job.end()
         view.look()
-        view.finish()
+        view.finish(make_page(job, timed=paper.watched))
         return paper.text()
 
     texts = [text(order, tmp_path / f"{i}") for i, order in enumerate([[0, 1], [1, 0]])]
@@ -116,7 +117,7 @@ def test_much_text_is_cut_to_head_and_tail_and_the_log_is_named(tmp_path: Path) 
         view.look()
     job.end()
     view.look()
-    view.finish()
+    view.finish(make_page(job, timed=paper.watched))
     lines = paper.text().splitlines()
     kept = HEADLESS.head or 0
     assert lines[0] == "line 0"
@@ -181,7 +182,7 @@ def test_notes_are_told_once(job: HandJob) -> None:
     view.look()
     view.look()
     job.end()
-    view.finish()
+    view.finish(make_page(job, timed=paper.watched))
     assert paper.text().count("the model was not written back\n") == 1
 
 

@@ -1,0 +1,108 @@
+"""Widgets of a rank: their traffic goes through the kernel, both ways.
+
+`ipywidgets` speaks through comms of ipykernel, all of which leave by one method; that method is
+replaced. What the page says arrives on the channel and is handed to the comm in a thread of its
+own, so that a callback may take its time or ask a question.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from nbstate.rank import capture, outputs
+from nbstate.rank.display import as_json
+from nbstate.wire import CommMessage
+
+if TYPE_CHECKING:
+    from nbstate.rank.channel import Channel
+
+
+def install(channel: Channel) -> None:
+    """Send the traffic of this rank's widgets through `channel`."""
+    import ipykernel.comm.comm as module
+
+    comms = RankComms(channel)
+    # ipykernel 6.17 has one class with a private method; later ones a base class with a public one.
+    base: Any = getattr(module, "BaseComm", module.Comm)
+    name = "publish_msg" if hasattr(base, "publish_msg") else "_publish_msg"
+
+    def publish(comm: Any, kind: str, *args: Any, **kwargs: Any) -> None:
+        comms.publish(comm, kind, *args, **kwargs)
+
+    setattr(base, name, publish)
+    channel.handlers[CommMessage] = comms.inbox.put
+    threading.Thread(target=comms.listen, name="nbstate-widgets", daemon=True).start()
+
+
+class RankComms:
+    """Carries the messages of every comm of this process."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.inbox: queue.SimpleQueue[CommMessage] = queue.SimpleQueue()
+        self._channel = channel
+        self._own: set[str] = set()
+        self._pid = os.getpid()
+
+    def publish(
+        self,
+        comm: Any,
+        kind: str,
+        data: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        buffers: Any = None,
+        **keys: Any,
+    ) -> None:
+        """Send what a comm has to say; stands in for the method of ipykernel's comms."""
+        if os.getpid() != self._pid:  # a process that the rank forked must not use its channel
+            return
+        if comm.kernel is None:  # ipywidgets sends nothing while it thinks there is no kernel
+            from ipykernel.kernelbase import Kernel
+
+            comm.kernel = Kernel.instance()
+        if kind == "comm_open":
+            self._own.add(comm.comm_id)
+            outputs.install()
+        elif kind == "comm_close" and comm.comm_id not in self._own:
+            return  # a copy of one of the kernel's widgets was collected here; the real one lives
+        capture.flush()
+        content = as_json({"data": data or {}, "comm_id": comm.comm_id, **keys})
+        raw = tuple(bytes(buffer) for buffer in buffers or ())
+        self._channel.send(CommMessage(kind, content, as_json(metadata or {}), raw))
+
+    def listen(self) -> None:
+        """Hand what the page says to the comm that it is for, for ever."""
+        while True:
+            message = self.inbox.get()
+            try:
+                self._deliver(message)
+            except Exception:  # a callback of the user's: told in the rank's text, as a cell would
+                traceback.print_exc()
+            capture.flush()
+
+    def _deliver(self, message: CommMessage) -> None:
+        comm = _comms().get(message.content["comm_id"])
+        if comm is None:
+            return
+        request = {
+            "content": message.content,
+            "metadata": message.metadata,
+            "buffers": [memoryview(buffer) for buffer in message.buffers],
+            "header": {"msg_type": message.kind},
+            "parent_header": {},
+        }
+        if message.kind == "comm_close":
+            comm.handle_close(request)
+        else:
+            comm.handle_msg(request)
+
+
+def _comms() -> dict[str, Any]:
+    from ipykernel.kernelbase import Kernel
+
+    kernel: Any = Kernel.instance()
+    found: dict[str, Any] = kernel.comm_manager.comms
+    return found

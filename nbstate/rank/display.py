@@ -1,0 +1,95 @@
+"""Drawings of a rank: what `display` and matplotlib show goes to the kernel, in order with text.
+
+A drawing travels as a message; a mark in the standard output holds its place in the text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.displaypub import DisplayPublisher
+from jupyter_client.jsonutil import json_default
+
+from nbstate.rank import capture
+from nbstate.rank.outputs import captures
+from nbstate.wire import ClearOutput, Display, mark
+
+if TYPE_CHECKING:
+    from nbstate.rank.channel import Channel
+
+INLINE = "matplotlib_inline.backend_inline"
+
+
+class Publisher(DisplayPublisher):
+    """Stands in for the kernel's publisher."""
+
+    channel: Channel
+    marks: int
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: str | None = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        """Send a mime bundle to the kernel."""
+        bundle = as_json(data), as_json(metadata or {})
+        if captures.draw(*bundle, update=update):
+            return
+        with self._lock:
+            number = self._mark()
+            self._send(Display(number, *bundle, as_json(transient or {}), update))
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Have the kernel clear what this rank has shown."""
+        if captures.clear(wait=wait):
+            return
+        with self._lock:
+            self._send(ClearOutput(self._mark(), wait))
+
+    def _mark(self) -> int:
+        capture.flush()
+        number = next(self._numbers)
+        os.write(self.marks, mark(number))
+        return number
+
+    def _send(self, message: Display | ClearOutput) -> None:
+        if os.getpid() == self._pid:  # a process that the rank forked must not use its channel
+            self.channel.send(message)
+
+
+def as_json(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a mime bundle as the page will get it: pictures as base64, numbers as numbers."""
+    plain: dict[str, Any] = json.loads(json.dumps(value, default=json_default))
+    return plain
+
+
+def install(channel: Channel, marks: int, shell: Any) -> None:
+    """Send what this rank displays through `channel`."""
+    publisher = Publisher(parent=shell)
+    publisher.channel, publisher.marks = channel, marks
+    shell.display_pub = publisher
+    pylab = sys.modules.get("matplotlib._pylab_helpers")
+    if pylab is not None:  # figures that the kernel left open are the kernel's
+        pylab.Gcf.figs.clear()
+
+
+def show_open_figures() -> None:
+    """Show the figures that the inline backend would show at the end of a cell."""
+    if INLINE in sys.modules and "matplotlib.pyplot" in sys.modules:
+        sys.modules[INLINE].show(close=True)

@@ -1,0 +1,139 @@
+"""`with Output():` inside a rank: what is shown in it is set as the widget's own state.
+
+In the kernel the page is told to send the running cell's output there. That is the cell of the
+board, with the output of every rank; so a rank keeps the capture to itself.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Captures:
+    """The `Output` widgets that are open as context managers, one stack for each thread."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def stack(self) -> list[Capture]:
+        """The open captures of this thread, the innermost last."""
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        found: list[Capture] = self._local.stack
+        return found
+
+    def draw(self, data: dict[str, Any], metadata: dict[str, Any], *, update: bool) -> bool:
+        """Show a drawing in the innermost capture; False where there is none."""
+        if update or not self.stack:
+            return False
+        self.stack[-1].add({"output_type": "display_data", "data": data, "metadata": metadata})
+        return True
+
+    def clear(self, *, wait: bool) -> bool:
+        """Clear the innermost capture; False where there is none."""
+        if not self.stack:
+            return False
+        self.stack[-1].clear(wait=wait)
+        return True
+
+
+class Capture:
+    """One `Output` widget that takes text and drawings."""
+
+    def __init__(self, widget: Any) -> None:
+        self.widget = widget
+        self._clear_at_next = False
+        self._before: tuple[Any, Any] | None = None
+
+    def add(self, output: dict[str, Any]) -> None:
+        """Append an output, joining text to text."""
+        shown = () if self._clear_at_next else self.widget.outputs
+        self._clear_at_next = False
+        last = shown[-1] if shown else {}
+        if output["output_type"] == "stream" and last.get("name") == output.get("name"):
+            output = {**output, "text": last["text"] + output["text"]}
+            shown = shown[:-1]
+        self.widget.outputs = (*shown, output)
+
+    def clear(self, *, wait: bool) -> None:
+        """Show nothing any more, now or once something new comes."""
+        self._clear_at_next = wait
+        if not wait:
+            self.widget.outputs = ()
+
+    def enter(self) -> None:
+        """Take the streams."""
+        self._before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = Into(self, "stdout"), Into(self, "stderr")
+
+    def leave(self) -> None:
+        """Give the streams back."""
+        if self._before is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            sys.stdout, sys.stderr = self._before
+
+
+class Into(io.TextIOBase):
+    """A text stream whose lines are outputs of a widget."""
+
+    def __init__(self, capture: Capture, name: str) -> None:
+        self._capture = capture
+        self._name = name
+        self._pending = ""
+
+    def writable(self) -> bool:
+        """Tell that this can be written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Take text; it is shown with the end of its line."""
+        self._pending += text
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Show what is pending."""
+        if self._pending:
+            text, self._pending = self._pending, ""
+            self._capture.add({"output_type": "stream", "name": self._name, "text": text})
+
+
+captures = Captures()
+
+
+def install() -> None:
+    """Replace the two methods that make an `Output` a context manager, once ipywidgets is there."""
+    ipywidgets = sys.modules.get("ipywidgets")
+    if ipywidgets is not None:
+        ipywidgets.Output.__enter__ = _enter
+        ipywidgets.Output.__exit__ = _exit
+
+
+def _enter(widget: Any) -> None:
+    capture = Capture(widget)
+    capture.enter()
+    captures.stack.append(capture)
+
+
+def _exit(
+    _widget: Any,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> bool:
+    if error is not None:
+        import traceback
+
+        traceback.print_exception(kind, error, trace)
+    captures.stack.pop().leave()
+    # As in the kernel: an error is shown in the widget and goes no further. An interrupt does.
+    return isinstance(error, Exception)

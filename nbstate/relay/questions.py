@@ -1,0 +1,69 @@
+"""Questions of ranks, asked one after the other where the job was launched."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from nbstate.wire import Answer, Question
+
+if TYPE_CHECKING:
+    from nbstate.job import Job
+    from nbstate.ranks import Rank
+    from nbstate.view.publish import Place
+
+GLANCE = 50
+"""Milliseconds between two looks at whether a question still matters."""
+
+_one_prompt = threading.Lock()  # the kernel has one channel for answers, whichever job asks
+
+
+class Questions:
+    """Asks what the ranks of one job want to know; a question that has lost its rank is dropped."""
+
+    def __init__(self, job: Job, place: Place) -> None:
+        self._job = job
+        self._place = place
+        self._asked: queue.SimpleQueue[tuple[Rank, Question]] = queue.SimpleQueue()
+        self._newest: dict[int, int] = {}
+        self._thread: threading.Thread | None = None
+
+    def ask(self, rank: Rank, question: Question) -> None:
+        """Queue a question; its answer is sent to the rank."""
+        self._newest[rank.index] = question.number
+        self._asked.put((rank, question))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="nbstate-ask", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._job.done:
+            try:
+                rank, question = self._asked.get(timeout=1)
+            except queue.Empty:
+                continue
+            if self._matters(rank, question):
+                answer = self._answer(rank, question)
+                if answer is not None:
+                    self._job.tell(rank.index, answer)
+
+    def _matters(self, rank: Rank, question: Question) -> bool:
+        # A rank asks one question at a time: a newer one means that the older was interrupted.
+        running = self._job.state == "running" and rank.state in ("starting", "running")
+        return running and self._newest[rank.index] == question.number
+
+    def _answer(self, rank: Rank, question: Question) -> Answer | None:
+        tag = f"rank {rank.index} " if self._job.world_size > 1 else ""
+        prompt = tag + question.prompt
+        try:
+            with _one_prompt:
+                text = self._place.ask(
+                    prompt,
+                    password=question.password,
+                    still=lambda: self._matters(rank, question),
+                    glance=GLANCE,
+                )
+        except EOFError as error:
+            return Answer(question.number, "eof", str(error) or "the input was ended")
+        return None if text is None else Answer(question.number, "text", text)

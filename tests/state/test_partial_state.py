@@ -1,0 +1,262 @@
+"""PartialState in one process, in launched ranks, under torchrun and under MPI's variables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from nbstate import InitProcessGroupKwargs, PartialState, debug_launcher, is_main_process
+from tests.state.processes import free_port, python, side_by_side, torchrun
+
+FACTS = """
+from nbstate import PartialState, is_main_process
+state = PartialState()
+facts = [state.process_index, state.num_processes, state.local_process_index, state.backend,
+         str(state.distributed_type), str(state.device), state.is_main_process,
+         state.is_local_main_process, state.is_last_process, state.use_distributed,
+         is_main_process(), state.fork_launched]
+"""
+
+
+def facts_of_ranks(world_size, *, fork_launched=False):
+    return [
+        [rank, world_size, rank, "gloo", "DistributedType.MULTI_CPU", "cpu", rank == 0,
+         rank == 0, rank == world_size - 1, world_size > 1, rank == 0, fork_launched]
+        for rank in range(world_size)
+    ]  # fmt: skip
+
+
+def facts():
+    state = PartialState()
+    return [
+        state.process_index, state.num_processes, state.local_process_index, state.backend,
+        str(state.distributed_type), str(state.device), state.is_main_process,
+        state.is_local_main_process, state.is_last_process, state.use_distributed,
+        is_main_process(), state.fork_launched,
+    ]  # fmt: skip
+
+
+def test_one_process():
+    state = PartialState()
+
+    assert facts() == [0, 1, 0, None, "DistributedType.NO", "cpu", True, True, True, False, True,
+                       False]  # fmt: skip
+    assert state.device == state.default_device == torch.device("cpu")
+    assert state.mixed_precision == "no"
+    assert state.debug is False
+    assert repr(state).splitlines() == [
+        "Distributed type: DistributedType.NO",
+        "Backend: None",
+        "Num processes: 1",
+        "Process index: 0",
+        "Local process index: 0",
+        "Device: cpu",
+        "Mixed precision: no",
+    ]
+    state.wait_for_everyone()
+    state.set_device()
+    state.destroy_process_group()
+    assert state.gather_in_order is not None
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_launched_ranks_agree_with_torch(world_size):
+    def train():
+        told = facts()
+        assert [dist.get_rank(), dist.get_world_size()] == told[:2]
+        return told
+
+    assert list(debug_launcher(train, num_processes=world_size)) == facts_of_ranks(
+        world_size, fork_launched=True
+    )
+
+
+def test_with_and_without_cpu_it_is_the_same_on_a_machine_without_accelerator():
+    assert debug_launcher(lambda: repr(PartialState(cpu=True))) == debug_launcher(
+        lambda: repr(PartialState())
+    )
+
+
+def test_torchrun(tmp_path):
+    told = torchrun(tmp_path, FACTS + "report(facts); state.destroy_process_group()", 2)
+
+    assert told == facts_of_ranks(2)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "local_rank", "local_size"),
+    [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+         "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+         "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ],
+)  # fmt: skip
+def test_mpi(tmp_path, rank, size, local_rank, local_size):
+    port = free_port()
+    environments = [
+        {rank: str(index), size: "2", local_rank: str(index), local_size: "2",
+         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for index in range(2)
+    ]  # fmt: skip
+    lines = FACTS + "state.wait_for_everyone(); report(facts, state.process_index)"
+
+    assert side_by_side(tmp_path, lines, environments) == facts_of_ranks(2)
+
+
+def test_contradictory_variables_end_the_construction_and_not_the_glance(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+
+    assert is_main_process() is False
+    with pytest.raises(ValueError, match="RANK=3 without WORLD_SIZE"):
+        PartialState()
+    assert not PartialState.is_initialized()
+
+
+def test_asking_for_the_main_process_makes_no_state(monkeypatch):
+    assert is_main_process() is True
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+
+    assert is_main_process() is False
+    assert not PartialState.is_initialized()
+
+
+def test_a_group_that_there_is_is_used_as_it_is():
+    def train():
+        dist.init_process_group("gloo")
+        made = dist.group.WORLD
+        state = PartialState()
+        return dist.group.WORLD is made, state.num_processes, state.process_index
+
+    assert list(debug_launcher(train)) == [(True, 2, 0), (True, 2, 1)]
+
+
+def test_a_group_made_by_hand_counts_without_any_variables(tmp_path):
+    lines = f"""
+import torch.distributed as dist
+rank = int(os.environ["MY_RANK"])
+dist.init_process_group("gloo", init_method="file://{tmp_path}/meeting", rank=rank, world_size=2)
+{FACTS}
+state.wait_for_everyone()
+report(facts, rank)
+"""
+    environments = [{"MY_RANK": "0"}, {"MY_RANK": "1"}]
+
+    assert side_by_side(tmp_path, lines, environments) == facts_of_ranks(2)
+
+
+def test_ranks_may_meet_through_a_file(tmp_path):
+    lines = f"""
+from nbstate import PartialState
+rank = int(os.environ["MY_RANK"])
+state = PartialState(init_method="file://{tmp_path}/meeting", rank=rank, world_size=2)
+state.wait_for_everyone()
+report([state.process_index, state.num_processes], rank)
+"""
+    assert side_by_side(tmp_path, lines, [{"MY_RANK": "0"}, {"MY_RANK": "1"}]) == [[0, 2], [1, 2]]
+
+
+def test_the_timeout_given_is_the_one_in_force():
+    def train():
+        given = InitProcessGroupKwargs(timeout=timedelta(seconds=7)).to_kwargs()
+        state = PartialState(**given)
+        group = dist.group.WORLD._get_backend(torch.device("cpu"))
+        return group.options._timeout, "Timeout of collectives: 0:00:07" in repr(state)
+
+    assert list(debug_launcher(train)) == [(timedelta(seconds=7), True)] * 2
+
+
+def test_backends_that_are_not_there_are_refused_with_those_that_are():
+    with pytest.raises(ValueError, match=r"backend='carrier-pigeon' .*'gloo'"):
+        PartialState(backend="carrier-pigeon")
+    PartialState()
+    with pytest.raises(ValueError, match="carrier-pigeon"):
+        PartialState(backend="cpu:carrier-pigeon,cuda:gloo")
+
+
+def test_a_timeout_in_seconds_is_told_what_it_should_be():
+    with pytest.raises(TypeError, match="timedelta"):
+        PartialState(timeout=30)
+
+
+def test_a_second_wish_that_differs_is_refused_with_old_and_new():
+    def train():
+        PartialState(timeout=timedelta(seconds=30))
+        PartialState()
+        PartialState(timeout=timedelta(seconds=30), backend="gloo")
+        with pytest.raises(ValueError, match=r"timeout=0:00:30, and timeout=0:01:00"):
+            PartialState(timeout=timedelta(minutes=1))
+
+    debug_launcher(train)
+
+
+def test_the_launchers_precision_is_shown(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert PartialState().mixed_precision == "bf16"
+
+
+def test_a_precision_of_the_launcher_that_is_none(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp12")
+    with pytest.raises(ValueError, match="ACCELERATE_MIXED_PRECISION='fp12'"):
+        PartialState()
+
+
+def test_debug_mode(monkeypatch):
+    assert list(debug_launcher(lambda: PartialState().debug)) == [True, True]
+    state = PartialState()
+    state.debug = True
+    assert PartialState().debug is True
+    PartialState.reset()
+    monkeypatch.setenv("ACCELERATE_DEBUG_MODE", "1")
+    assert PartialState().debug is True
+
+
+def test_the_launcher_keeps_the_group_and_a_given_one_is_destroyed():
+    def train():
+        state = PartialState()
+        own = dist.new_group([0, 1])
+        state.destroy_process_group(own)
+        with pytest.raises(ValueError, match="[Ii]nvalid process group"):
+            dist.get_backend(own)
+        state.destroy_process_group()
+        return dist.is_initialized()
+
+    assert list(debug_launcher(train)) == [True, True]
+
+
+def test_without_a_launch_the_default_group_is_destroyed(tmp_path):
+    lines = """
+import torch.distributed as dist
+from nbstate import PartialState
+state = PartialState()
+before = dist.is_initialized()
+state.destroy_process_group()
+state.destroy_process_group()
+report([before, dist.is_initialized()])
+"""
+    assert torchrun(tmp_path, lines, 2) == [[True, False]] * 2
+
+
+def test_print_speaks_once_for_each_machine(tmp_path):
+    lines = """
+from nbstate import PartialState
+import io
+state = PartialState()
+out = io.StringIO()
+state.print("hello", state.process_index, file=out)
+report(out.getvalue())
+state.destroy_process_group()
+"""
+    assert torchrun(tmp_path, lines, 2) == ["hello 0\n", ""]
+
+
+def test_importing_the_states_touches_no_notebook_library():
+    lines = "import sys, nbstate.state; print([m for m in ('IPython', 'ipywidgets') if m in sys.modules])"
+
+    assert python(["-c", lines]).stdout.strip() == "[]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -86,6 +87,7 @@ class Job:
         self._failures: dict[int, RankFailure] = {}
         self._weights: list[Mapping[str, Any]] = []
         self._broken: BaseException | None = None
+        self.handlers: dict[type, Callable[[Rank, Any], None]] = {}
         self._listeners: set[threading.Event] = set()
         self._ready = threading.Event()
         self._over = threading.Event()
@@ -212,6 +214,8 @@ class Job:
             A process, pipe or file could not be made. What had been started is gone again.
         """
         _alive.add(self)
+        sys.stdout.flush()  # or text that waits there would wait in every rank too
+        sys.stderr.flush()
         # Not the thread that runs cells: see nbstate.start.fork.
         threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True).start()
         self._ready.wait()
@@ -282,7 +286,7 @@ class Job:
             connection=line.far_connection,
             stdout=line.far_stdout,
             stderr=line.far_stderr,
-            stacks=line.stacks_descriptor,
+            stacks=line.far_stacks,
             not_ours=not_ours,
         )
 
@@ -301,6 +305,16 @@ class Job:
         """Wake whoever shows this job."""
         for event in tuple(self._listeners):
             event.set()
+
+    def heard(self, rank: Rank, message: object) -> None:
+        """Hand a message that is not the job's own to whoever asked for its type."""
+        handler = self.handlers.get(type(message))
+        if handler is not None:
+            handler(rank, message)
+
+    def tell(self, rank: int, message: object) -> None:
+        """Send one rank a message, from any thread."""
+        self.loop.ask(lambda: self.loop.send(rank, message))
 
     def note(self, line: str) -> None:
         """Keep a line that the user should read."""

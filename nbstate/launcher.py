@@ -20,7 +20,7 @@ from nbstate.results import RankResults
 _ALONE = "No accelerator here: one process, in the kernel. num_processes=2 asks for two."
 
 
-def notebook_launcher(  # noqa: PLR0917 - Accelerate's signature, so that a changed import is enough
+def notebook_launcher(
     function: Callable[..., Any],
     args: Sequence[Any] = (),
     num_processes: int | None = None,

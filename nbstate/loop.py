@@ -41,6 +41,9 @@ Reason = Literal["failure", "stop", "timeout"]
 TERM_TO_KILL = 1.0
 """Seconds between the second and the last step of ending a rank that does not stop."""
 
+STACKS_WITHIN = 1.0
+"""Seconds after which a rank that has not written its stack is taken to be unable to."""
+
 MEMORY_EVERY = 1.0
 """Seconds between two readings of the ranks' memory."""
 
@@ -62,6 +65,7 @@ class Loop:
         self._asking = threading.Lock()
         self._asked: deque[Callable[[], None]] = deque()
         self._deadlines: list[tuple[float, Callable[[], None]]] = []
+        self._stacks_awaited: list[threading.Event] = []
         self._leaving = False
         self.reason: Reason | None = None
         self.memory_kills = memory.kills_for_memory()
@@ -76,17 +80,6 @@ class Loop:
             self._asked.append(action)
             os.write(self._wake, b".")
             return True
-
-    def ask_and_wait(self, action: Callable[[], None]) -> None:
-        """Have the loop do something, and return when it has."""
-        did = threading.Event()
-
-        def act() -> None:
-            action()
-            did.set()
-
-        if self.ask(act):
-            did.wait()
 
     # -- the run
 
@@ -125,12 +118,13 @@ class Loop:
         self._listen(line.connection.fileno(), lambda: self._hear_messages(line))
         self._listen(line.stdout, lambda: self._hear_text(line, "stdout"))
         self._listen(line.stderr, lambda: self._hear_text(line, "stderr"))
+        self._listen(line.stacks, lambda: self._hear_stacks(line))
         self._listen(line.death, lambda: self._bury(line))
 
     def _register_ends(self) -> None:
         ends = [self._wake_end, self._wake]
         for line in self.lines:
-            ends += [line.connection.fileno(), line.stdout, line.stderr]
+            ends += [line.connection.fileno(), line.stdout, line.stderr, line.stacks]
         if self._guard is not None:
             ends.append(self._guard.descriptor)
         _kernel_ends[id(self)] = tuple(ends)
@@ -157,10 +151,14 @@ class Loop:
             self._over = True
             while self._asked:
                 self._asked.popleft()()
+            self._check_stacks()
         self._selector.close()
         os.close(self._wake_end)
         os.close(self._wake)
         self._job.rendezvous.close()
+        # No circle of references: big results are freed with the last name for them.
+        self._deadlines.clear()
+        del self._job
 
     # -- hearing
 
@@ -199,6 +197,8 @@ class Loop:
         elif isinstance(message, Failed):
             line.failed = message
             self._failed(line)
+        else:
+            self._job.heard(line.rank, message)
 
     def _take_result(self, line: Line, message: Returned) -> None:
         line.returned = message
@@ -216,7 +216,7 @@ class Loop:
     def _bury(self, line: Line) -> None:
         """A rank's process has ended: hear the rest, and go on without it."""
         assert line.death is not None
-        descriptors = (line.death, line.connection.fileno(), line.stdout, line.stderr)
+        descriptors = (line.death, line.connection.fileno(), line.stdout, line.stderr, line.stacks)
         for message in line.messages():
             self._take(line, message)
         line.reap()
@@ -273,6 +273,10 @@ class Loop:
             if line.rank.state in ("starting", "running"):
                 line.signal(signal.SIGINT)
 
+    def send(self, rank: int, message: object) -> None:
+        """Send one rank a message."""
+        self.lines[rank].send(message)
+
     def kill(self) -> None:
         """End every rank that is still there, with all that it started."""
         self.reason = self.reason or "stop"
@@ -290,10 +294,32 @@ class Loop:
         if not self._leaving:
             self.stop("timeout")
 
-    def ask_for_stacks(self) -> None:
-        """Have every living rank write its stacks."""
+    def collect_stacks(self) -> None:
+        """Have every living rank write its stack, and return when they have, from any thread.
+
+        A rank that cannot even do that, such as one stopped by a debugger, is waited for in vain
+        for `STACKS_WITHIN` seconds.
+        """
+        told = threading.Event()
+        if self.ask(lambda: self._collect_stacks(told)):
+            told.wait()
+
+    def _collect_stacks(self, told: threading.Event) -> None:
         for line in self.lines:
             line.ask_for_stacks()
+        self._stacks_awaited.append(told)
+        self._at(STACKS_WITHIN, told.set)
+        self._check_stacks()
+
+    def _hear_stacks(self, line: Line) -> None:
+        if not line.read_stacks():
+            self._forget(line.stacks)
+        self._check_stacks()
+
+    def _check_stacks(self) -> None:
+        if all(line.told_its_stack for line in self.lines if line.rank.alive):
+            while self._stacks_awaited:
+                self._stacks_awaited.pop().set()
 
     def _read_memory(self) -> None:
         for line in self.lines:

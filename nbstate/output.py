@@ -45,15 +45,19 @@ Entry = Text | Slot
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a reader has come: entries and whole lines seen since the rank's start."""
+    """How far a reader has come: entries, whole lines and updates seen since the rank's start."""
 
     entry: int = 0
     line: int = 0
+    update: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is new to a reader: entries in order, and the lines it missed before them."""
+    """What is new to a reader: entries in order, and the lines it missed before them.
+
+    Updates of drawings come last: they change what stands earlier, and have no place of their own.
+    """
 
     entries: tuple[Text | Rich, ...]
     missed: int
@@ -79,6 +83,8 @@ class RankOutput:
     _early: dict[int, Rich] = field(default_factory=dict)
     _waiting: dict[int, Slot] = field(default_factory=dict)
     _held: dict[str, bytes] = field(default_factory=dict)
+    _updates: dict[str, tuple[int, Display]] = field(default_factory=dict)
+    _updated: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -97,8 +103,14 @@ class RankOutput:
             self._take(stream, data)
 
     def draw(self, message: Rich) -> None:
-        """Take a drawing; it stands where the rank's mark is or will be in the text."""
+        """Take a drawing; it stands where the rank's mark is or will be in the text.
+
+        An update has no mark: it changes the drawings of its display id, wherever they stand.
+        """
         with self._lock:
+            if isinstance(message, Display) and message.update:
+                self._update(message)
+                return
             slot = self._waiting.pop(message.number, None)
             if slot is None:
                 self._early[message.number] = message
@@ -126,8 +138,8 @@ class RankOutput:
         with self._lock:
             line, missed = cursor.line, 0
             at = max(cursor.entry, self._first)
-            if at > cursor.entry and self._entries:
-                missed = max(0, self._entries[0][1] - line)
+            if at - self._first < len(self._entries):
+                missed = max(0, self._entries[at - self._first][1] - line)
                 line += missed
             found: list[Text | Rich] = []
             for index in range(at - self._first, len(self._entries)):
@@ -141,7 +153,8 @@ class RankOutput:
                     found.append(entry)
                     line += entry.text.count("\n")
                 at += 1
-            return Piece(tuple(found), missed, Cursor(at, line))
+            found += [drawing for n, drawing in self._updates.values() if n > cursor.update]
+            return Piece(tuple(found), missed, Cursor(at, line, self._updated))
 
     def tail(self, stream: str | None = None) -> str:
         """Return the bounded end of the text, of one stream or of both as they came."""
@@ -193,10 +206,29 @@ class RankOutput:
             view = view[self._log.write(view) :]
 
     def _keep_text(self, stream: str, text: str) -> None:
+        cut = max(0, len(text) - KEPT_CHARACTERS)
+        self.lines += text.count("\n", 0, cut)
+        text = text[cut:]
         if text:
             self._characters += len(text)
             self._append(Text(stream, text))
             self.lines += text.count("\n")
+
+    def _update(self, message: Display) -> None:
+        display_id = message.transient.get("display_id")
+        if display_id is None:
+            return
+        self._updated += 1
+        self._updates[display_id] = (self._updated, message)
+        for drawing in self._drawings():  # for who has not read that far
+            if drawing.transient.get("display_id") == display_id:
+                drawing.data.clear()
+                drawing.data.update(message.data)
+
+    def _drawings(self) -> list[Display]:
+        slots = [entry for entry, _ in self._entries if isinstance(entry, Slot)]
+        known = [slot.content for slot in slots] + list(self._early.values())
+        return [drawing for drawing in known if isinstance(drawing, Display)]
 
     def _append(self, entry: Entry) -> None:
         self._entries.append((entry, self.lines))
@@ -211,7 +243,11 @@ class RankOutput:
             self._drop_old_drawings()
 
     def _drop_old_drawings(self) -> None:
-        drawn = [e for e, _ in self._entries if isinstance(e, Slot) and e.content is not None]
+        drawn = [
+            entry
+            for entry, _ in self._entries
+            if isinstance(entry, Slot) and isinstance(entry.content, Display)
+        ]
         for slot in drawn[:-KEPT_DRAWINGS]:
             slot.content = None
 

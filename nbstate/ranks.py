@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 RankState = Literal["starting", "running", "done", "failed", "stopped"]
 
 READ_SIZE = 1 << 20
+KEPT_STACKS = 1 << 17
 _F_SETPIPE_SZ = 1031
 
 
@@ -84,7 +84,7 @@ class Rank:
 
 
 class Line:
-    """The kernel's ends of what ties it to one rank: two text pipes, a connection, a process.
+    """The kernel's ends of what ties it to one rank: text pipes, a connection, a process.
 
     `ends` are what the rank gets; `given` closes the kernel's copies once the rank has them.
     """
@@ -97,15 +97,15 @@ class Line:
         self.failed: Failed | None = None
         self.told_to_stop = False
         self.ended_at = 0
-        self._stacks_text: str | None = None
+        self._stacks_text = b""
         self.death: int | None = None
         self._opened: list[Callable[[], None]] = []
+        self._far: list[Callable[[], None]] = []
         try:
             self.connection, self.far_connection = self._pipe()
             self.stdout, self.far_stdout = self._text_pipe()
             self.stderr, self.far_stderr = self._text_pipe()
-            self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - read once the rank is dead
-            self._opened.append(self._stacks.close)
+            self.stacks, self.far_stacks = self._text_pipe()
         except BaseException:
             self.close()
             raise
@@ -113,31 +113,23 @@ class Line:
     def _pipe(self) -> tuple[Connection[Any, Any], Connection[Any, Any]]:
         ours, far = multiprocessing.Pipe(duplex=True)
         self._opened += [ours.close, far.close]
+        self._far.append(far.close)
         return ours, far
 
     def _text_pipe(self) -> tuple[int, int]:
         ours, far = os.pipe()
-        self._opened += [_closer(ours), _closer(far)]
+        self._far.append(_closer(far))
+        self._opened += [_closer(ours), self._far[-1]]
         os.set_blocking(ours, False)
         _enlarge(ours)
         return ours, far
 
-    @property
-    def stacks_descriptor(self) -> int:
-        """The file that the rank's stacks are written to."""
-        return self._stacks.fileno()
-
     def given(self) -> None:
         """The rank has its ends: drop the kernel's copies of them."""
-        self.far_connection.close()
-        os.close(self.far_stdout)
-        os.close(self.far_stderr)
-        self._opened = [
-            self.connection.close,
-            _closer(self.stdout),
-            _closer(self.stderr),
-            self._stacks.close,
-        ]
+        for close in self._far:
+            close()
+            self._opened.remove(close)
+        self._far = []
 
     def attach(self, process: BaseProcess) -> None:
         """Take the rank's process; `death` becomes readable when it ends."""
@@ -184,13 +176,24 @@ class Line:
         assert self.returned is not None
         return [values.load(weights, ()) for weights in self.returned.weights]
 
-    def stack(self) -> Stack:
-        """Return the last stack that the rank's process has written about itself; may be empty."""
-        return stacks.latest(self._read_stacks() if self._stacks_text is None else self._stacks_text)
+    def read_stacks(self) -> bool:
+        """Read what the rank wrote about its own stack by now; False where there was nothing."""
+        try:
+            data = os.read(self.stacks, READ_SIZE)
+        except BlockingIOError:
+            return False
+        self._stacks_text = (self._stacks_text + data)[-KEPT_STACKS:]
+        return bool(data)
 
-    def _read_stacks(self) -> str:
-        size = os.fstat(self.stacks_descriptor).st_size
-        return os.pread(self.stacks_descriptor, size, 0).decode("utf-8", "replace")
+    @property
+    def stack(self) -> Stack:
+        """The last stack that the rank wrote about itself; it may be empty."""
+        return stacks.latest(self._stacks_text.decode("utf-8", "replace"))
+
+    @property
+    def told_its_stack(self) -> bool:
+        """Whether the stack that was asked for last has arrived whole."""
+        return stacks.is_whole(self._stacks_text.decode("utf-8", "replace"))
 
     # -- telling
 
@@ -207,6 +210,7 @@ class Line:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, even while it holds the interpreter's lock."""
+        self._stacks_text = b""
         self.signal(STACK_SIGNAL)
 
     def kill(self) -> None:
@@ -235,13 +239,14 @@ class Line:
         self.rank.exitcode = self.process.exitcode  # None if someone else waited for it first
         self.rank.gone = True
         self.ended_at = time.monotonic_ns()
-        self._stacks_text = self._read_stacks()
 
     def drain(self) -> None:
         """Read the text that is left once the rank and its children are gone."""
         for stream in ("stdout", "stderr"):
             while self.read_text(stream):
                 pass
+        while self.read_stacks():
+            pass
         self.rank.output.finish()
 
     def close(self) -> None:

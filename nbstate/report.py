@@ -68,7 +68,7 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
     from nbstate.errors import RankFailure, end_in_words
 
     rank = line.rank
-    stack = line.stack()
+    stack = line.stack
     message = end_in_words(rank.exitcode)
     if line.told_to_stop:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
@@ -131,11 +131,11 @@ def _exception(said: Failed) -> BaseException | None:
 
 def stacks(job: Job) -> str:
     """Return the stacks of the living ranks, equal ones together."""
-    job.loop.ask_and_wait(job.loop.ask_for_stacks)
+    job.loop.collect_stacks()
     told: dict[str, list[int]] = {}
     for line in job.loop.lines:
         if line.rank.alive:
-            told.setdefault(str(line.stack()), []).append(line.rank.index)
+            told.setdefault(str(line.stack), []).append(line.rank.index)
     parts = [f"{_ranks(ranks)}:\n{text}" for text, ranks in told.items()]
     return "\n\n".join(parts) or f"no rank of {job.name} is alive"
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from nbstate.rank.failure import cell_name, is_ours
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
-_CURRENT = re.compile(r"^Current thread|^Stack \(most recent call first\)")
+_CURRENT = re.compile(r"^Current thread|^Stack \(most recent call first\)", re.MULTILINE)
+_OUTERMOST = ("_bootstrap", "<module>")
 _CALLER = "nbstate/rank/bootstrap.py"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
 
@@ -66,6 +67,15 @@ class Stack:
             if frame.file.endswith(_CALLER):
                 return [frame for frame in self.frames[:depth] if not is_ours(frame.file)]
         return list(self.frames)
+
+
+def is_whole(text: str) -> bool:
+    """Tell whether a stack has been written to its end: to its outermost frame, or a cut."""
+    lines = text.splitlines()
+    if not text.endswith("\n") or not _CURRENT.search(text):
+        return False
+    found = _FRAME.match(lines[-1])
+    return lines[-1] == "  ..." or (found is not None and found["name"] in _OUTERMOST)
 
 
 def latest(text: str) -> Stack:

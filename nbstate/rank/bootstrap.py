@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.rank import capture, failure, parent
+from nbstate.rank import capture, failure, front, parent
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
@@ -67,12 +67,13 @@ def live(setup: Setup) -> None:
     global current  # noqa: PLW0603 - what this process is, once and for all
     current = setup
     code = 1
+    channel = Channel(setup.connection)
     try:
         by_reference = _begin(setup)
-        channel = _set_up(setup)
+        _set_up(setup)
         code = _work_and_report(setup, channel, by_reference)
     except BaseException as error:
-        _last_words(error)
+        _last_words(channel, error)
     finally:
         try:
             capture.flush()
@@ -80,24 +81,35 @@ def live(setup: Setup) -> None:
             os._exit(code)
 
 
-def _last_words(error: BaseException) -> None:
-    """Even the reporting failed: leave the reason where the kernel reads the rank's text."""
+def _last_words(channel: Channel, error: BaseException) -> None:
+    """Not the function failed but what is around it: say so in any way that still works."""
     try:
-        os.write(2, failure.describe(error).traceback.encode("utf-8", "replace"))
+        channel.send(failure.describe(error))
     except BaseException:
         os.write(2, f"nbstate: {type(error).__name__} while a rank was ending\n".encode())
 
 
 def _begin(setup: Setup) -> Mapping[int, str]:
     parent.follow(setup.kernel_pid)
+    _be_the_main_thread()
     parent.let_go(setup.not_ours)
     capture.capture(setup.stdout, setup.stderr)
     faulthandler.enable(setup.stacks, all_threads=True)
-    faulthandler.register(STACK_SIGNAL, file=setup.stacks, all_threads=True, chain=False)
+    faulthandler.register(STACK_SIGNAL, file=setup.stacks, all_threads=False)
     return values.names_in_main()
 
 
-def _set_up(setup: Setup) -> Channel:
+def _be_the_main_thread() -> None:
+    """What was the job's daemon thread is this process's main thread.
+
+    Threads inherit from it whether a process waits for them; the user's threads must be waited for.
+    """
+    thread = threading.main_thread()
+    thread.name = "MainThread"
+    thread._daemonic = False  # type: ignore[attr-defined] # the setter refuses a running thread
+
+
+def _set_up(setup: Setup) -> None:
     _reset_signals()
     atexit._clear()  # the kernel's exit handlers are not this process's to run
     os.environ.update(setup.environment)
@@ -107,7 +119,6 @@ def _set_up(setup: Setup) -> Channel:
     if setup.threads is not None and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(setup.threads)
     seed(setup.seed, setup.rank)
-    return Channel(setup.connection)
 
 
 def _reset_signals() -> None:
@@ -132,7 +143,7 @@ def seed(chosen: int | tuple[str, int] | None, rank: int) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
     if "torch" in sys.modules:
-        sys.modules["torch"].manualseed(number)
+        sys.modules["torch"].manual_seed(number)
 
 
 # -- work and report
@@ -147,10 +158,12 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
         leave.set()
 
     channel.handlers[Leave] = told_to_leave
+    front.install(channel, setup.stdout)
     channel.listen()
     channel.send(Started(os.getpid()))
     outcome, descriptor = _call(setup, by_reference)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    front.finish()
     capture.flush()
     channel.send(outcome, descriptor)
     if isinstance(outcome, Failed):

@@ -12,25 +12,42 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import warnings
+from multiprocessing import popen_fork
+from multiprocessing.context import ForkProcess
 from typing import TYPE_CHECKING
 
 from nbstate.rank import bootstrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from multiprocessing.context import ForkProcess
+    from multiprocessing.process import BaseProcess
 
     from nbstate.rank.bootstrap import Setup
 
 
+class _ForkOnly(popen_fork.Popen):
+    """multiprocessing's fork without its first step, which flushes the kernel's streams.
+
+    The caller has done that. From a new thread ipykernel would open a socket for it.
+    """
+
+    def __init__(self, process: BaseProcess) -> None:
+        self.returncode = None
+        self.finalizer = None
+        self._launch(process)
+
+
+class _RankProcess(ForkProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> popen_fork.Popen:  # noqa: N802 - its name there
+        return _ForkOnly(process_obj)
+
+
 def fork(setup: Setup) -> ForkProcess:
     """Fork one rank. It leads a process group of its own by the time this returns."""
-    process = multiprocessing.get_context("fork").Process(
-        target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
-    )
+    process = _RankProcess(target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}")
     with _no_fork_warning():
         process.start()
     assert process.pid is not None

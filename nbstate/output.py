@@ -9,8 +9,8 @@ from __future__ import annotations
 import codecs
 import threading
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from nbstate.wire import MARK, ClearOutput, Display
 
@@ -22,6 +22,7 @@ KEPT_ENTRIES = 4096
 KEPT_DRAWINGS = 20
 
 Rich = Display | ClearOutput
+R = TypeVar("R", Rich, Rich | None)
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ class RankOutput:
                 self._early[message.number] = message
             else:
                 slot.content = message
+                self._drop_old_drawings()
 
     def finish(self) -> None:
         """The rank is gone: nothing more comes, so nothing is held back any longer."""
@@ -219,16 +221,16 @@ class RankOutput:
         if display_id is None:
             return
         self._updated += 1
+        self._updates.pop(display_id, None)
         self._updates[display_id] = (self._updated, message)
-        for drawing in self._drawings():  # for who has not read that far
-            if drawing.transient.get("display_id") == display_id:
-                drawing.data.clear()
-                drawing.data.update(message.data)
-
-    def _drawings(self) -> list[Display]:
-        slots = [entry for entry, _ in self._entries if isinstance(entry, Slot)]
-        known = [slot.content for slot in slots] + list(self._early.values())
-        return [drawing for drawing in known if isinstance(drawing, Display)]
+        if len(self._updates) > KEPT_ENTRIES:
+            del self._updates[next(iter(self._updates))]
+        # Who has not read that far gets the drawing as it is now.
+        for entry, _ in self._entries:
+            if isinstance(entry, Slot):
+                entry.content = _updated(entry.content, display_id, message)
+        for number, drawing in self._early.items():
+            self._early[number] = _updated(drawing, display_id, message)
 
     def _append(self, entry: Entry) -> None:
         self._entries.append((entry, self.lines))
@@ -250,6 +252,12 @@ class RankOutput:
         ]
         for slot in drawn[:-KEPT_DRAWINGS]:
             slot.content = None
+
+
+def _updated(drawing: R, display_id: str, message: Display) -> R:
+    if isinstance(drawing, Display) and drawing.transient.get("display_id") == display_id:
+        return replace(drawing, data=message.data, metadata=message.metadata)
+    return drawing
 
 
 def _unfinished_mark(data: bytes) -> int | None:

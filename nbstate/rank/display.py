@@ -52,7 +52,7 @@ class Publisher(DisplayPublisher):
         if captures.draw(*bundle, update=update):
             return
         with self._lock:
-            number = self._mark()
+            number = 0 if update else self._mark()  # an update stands where its drawing stands
             self._send(Display(number, *bundle, as_json(transient or {}), update))
 
     def clear_output(self, wait: bool = False) -> None:

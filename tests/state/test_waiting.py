@@ -139,11 +139,11 @@ def test_an_exception_on_another_rank_leaves_the_next_turn_in_order():
 
 def two_ranks():
     store = dist.HashStore()
-    return StoreWaiting(store, 0, 2), StoreWaiting(store, 1, 2), store
+    return store, StoreWaiting(store, 0, 2), StoreWaiting(store, 1, 2)
 
 
 def test_an_interrupted_wait_is_taken_back(monkeypatch):
-    first, second, store = two_ranks()
+    _, first, second = two_ranks()
 
     def interrupted(_seconds):
         raise KeyboardInterrupt
@@ -160,7 +160,7 @@ def test_an_interrupted_wait_is_taken_back(monkeypatch):
 
 
 def test_a_new_epoch_forgets_waits_that_were_broken_off():
-    first, second, store = two_ranks()
+    store, first, second = two_ranks()
     first.leave_word("main/0", "", readers=1)
 
     waiting.begin_epoch("2")
@@ -172,7 +172,7 @@ def test_a_new_epoch_forgets_waits_that_were_broken_off():
 
 
 def test_words_are_removed_once_all_have_read_them():
-    first, second, store = two_ranks()
+    store, first, second = two_ranks()
     before = store.num_keys()
 
     for text in ("", "an error"):
@@ -183,7 +183,7 @@ def test_words_are_removed_once_all_have_read_them():
 
 
 def test_notices_come_ever_less_often(monkeypatch, caplog):
-    first, _, store = two_ranks()
+    _, first, _ = two_ranks()
     clock = iter([0.0, *(float(second) for second in range(1, 100))])
     monkeypatch.setattr(waiting.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(waiting.time, "sleep", lambda _: None)

@@ -45,6 +45,7 @@ _HOMES = {
     "get_logger": "nbstate.state",
     "is_main_process": "nbstate.state",
     "jobs": "nbstate.job",
+    "last_run": "nbstate.view",
     "launch": "nbstate.launcher",
     "notebook_launcher": "nbstate.launcher",
     "pad_across_processes": "nbstate.operations",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from nbstate.state import PartialState as PartialState
     from nbstate.state import get_logger as get_logger
     from nbstate.state import is_main_process as is_main_process
+    from nbstate.view import last_run as last_run
 
 
 def __getattr__(name: str) -> Any:

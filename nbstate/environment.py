@@ -121,7 +121,7 @@ def look_around() -> Surroundings:
     return Surroundings(
         kernel=kernel is not None,
         asks=answers_questions(kernel),
-        shell=_shell() is not None,
+        shell=running_shell() is not None,
         client=_client() if kernel is not None else "",
         variables=os.environ,
         colab="google.colab" in sys.modules,
@@ -131,7 +131,7 @@ def look_around() -> Surroundings:
 
 def running_kernel() -> Any:
     """Return ipykernel's kernel of this process, or None."""
-    return getattr(_shell(), "kernel", None)
+    return getattr(running_shell(), "kernel", None)
 
 
 def answers_questions(kernel: Any) -> bool:
@@ -139,7 +139,8 @@ def answers_questions(kernel: Any) -> bool:
     return bool(getattr(kernel, "_allow_stdin", False))
 
 
-def _shell() -> Any:
+def running_shell() -> Any:
+    """Return IPython's shell of this process, or None."""
     module = sys.modules.get("IPython")
     return module.get_ipython() if module is not None else None
 

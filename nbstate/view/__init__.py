@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from nbstate.environment import choose_view
+from nbstate.environment import choose_view, running_shell
 from nbstate.relay import Relay
 from nbstate.view.board import BoardView
 from nbstate.view.follow import View
@@ -41,6 +41,9 @@ def attach(job: Job, kind: str) -> View:
     view = _view(job, choose_view(kind), place)
     view.widgets = Relay(job, place, live=isinstance(view, BoardView)).widgets
     _views[job] = view
+    shell = running_shell()
+    if shell is not None:  # a job as the last line of a cell
+        shell.display_formatter.ipython_display_formatter.for_type(type(job), show)
     view.start()
     return view
 

@@ -272,7 +272,13 @@ class View {
     this.board.views.delete(this.draw);
     clearInterval(this.clock);
     for (const pane of this.panes) pane.close();
-    for (const view of this.drawings) view.remove?.();
+    for (const view of this.drawings) {
+      try {
+        view.remove?.();
+      } catch { // the notebook's own views expect to have been attached by the notebook
+        view.el.remove();
+      }
+    }
   }
 }
 

@@ -116,9 +116,11 @@ def duration(seconds: float) -> str:
 
 
 def describe(data: Bundle, widgets: Widgets | None) -> str:
-    """Return the last state of a displayed widget as text."""
-    known = widgets.describe(data[WIDGET_MIME]["model_id"]) if widgets is not None else ""
-    return known or "".join(data.get("text/plain", ""))
+    """Return a drawing as text; of a widget its last state."""
+    known = ""
+    if widgets is not None and WIDGET_MIME in data:
+        known = widgets.describe(data[WIDGET_MIME]["model_id"])
+    return known or "".join(data.get("text/plain", "")) or ", ".join(data)
 
 
 def _sheet(rank: Rank, widgets: Widgets | None) -> Sheet:

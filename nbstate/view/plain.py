@@ -70,7 +70,7 @@ class RankReader:
     def __init__(self, rank: Rank, bounds: Bounds, describe: Callable[[Display], str]) -> None:
         self._rank = rank
         self._describe = describe
-        self._widgets: list[Display] = []
+        self._changing: list[Display] = []
         self._bounds = bounds
         self._cursor = Cursor()
         self._screens = {"stdout": Screen(), "stderr": Screen()}
@@ -90,16 +90,28 @@ class RankReader:
             if isinstance(entry, Text):
                 self._screens[entry.stream].feed(entry.text)
                 lines += _said(entry.stream, self._screens[entry.stream].take_settled())
-            elif isinstance(entry, Display) and WIDGET_MIME in entry.data:
-                self._widgets.append(entry)  # said once, at its last state, as a bar is
-            elif isinstance(entry, Display) and not entry.update:
-                lines += _lines(_caption(entry))
+            elif isinstance(entry, Display):
+                lines += self._drawn(entry)
         if last:
             for stream, screen in self._screens.items():
                 lines += _said(stream, screen.take_all())
-            for widget in self._widgets:
-                lines += _lines(self._describe(widget))
+            for drawing in self._changing:
+                lines += _lines(self._describe(drawing))
         return self._within_bounds(lines, last=last)
+
+    def _drawn(self, drawing: Display) -> list[Said]:
+        """Return the lines of a drawing; one that may still change is told at its last state."""
+        display_id = drawing.transient.get("display_id")
+        if drawing.update:
+            self._changing = [
+                drawing if old.transient.get("display_id") == display_id else old
+                for old in self._changing
+            ]
+            return []
+        if display_id is not None or WIDGET_MIME in drawing.data:
+            self._changing.append(drawing)
+            return []
+        return _lines(self._describe(drawing))
 
     def _within_bounds(self, lines: list[Said], *, last: bool) -> list[Said]:
         head = self._bounds.head
@@ -163,7 +175,6 @@ class PlainView(View):
             self.place.show(page.bundle())
 
     def _described(self, drawing: Display) -> str:
-        """Return the last state of a displayed widget as text."""
         return describe(drawing.data, self.widgets)
 
     def _everyone_said_the_same(self) -> bool:
@@ -204,7 +215,3 @@ def _said(stream: str, lines: Sequence[Line]) -> list[Said]:
 
 def _lines(text: str) -> list[Said]:
     return [Said("stdout", line) for line in text.splitlines()]
-
-
-def _caption(drawing: Display) -> str:
-    return "".join(drawing.data.get("text/plain", "")) or ", ".join(drawing.data)

@@ -77,10 +77,10 @@ class Split:
         length = len(inputs)
         mine = share(length, self.rank, self.world_size)
         missing = len(share(length, 0, self.world_size)) - len(mine) if self.padded else 0
-        if self.padded and length % self.world_size and isinstance(inputs, range):
-            inputs = list(inputs)  # so that all parts are of one type
         if _is_rows(inputs):
             return _take(inputs, [*mine, *[length - 1] * (missing if length else 0)])
+        if self.padded and length % self.world_size and not _can_be_joined(inputs):
+            inputs = list(inputs)  # on every rank, so that all parts are of one type
         part = _cut(inputs, mine.start, mine.stop)
         return (
             concatenate([part, *[_cut(inputs, length - 1, length)] * missing]) if missing else part
@@ -140,6 +140,12 @@ def _cut(inputs: Any, start: int, stop: int) -> Any:
             f"a {type(inputs).__name__} cannot be split between processes: it cannot be sliced; "
             f"give list(...) of it"
         ) from error
+
+
+def _can_be_joined(inputs: Any) -> bool:
+    """Whether `concatenate` gives the kind of thing that it gets."""
+    arrays = _is_a("torch", "Tensor", inputs) or _is_a("numpy", "ndarray", inputs)
+    return arrays or hasattr(inputs, "iloc") or isinstance(inputs, (list, tuple, str, bytes))
 
 
 def concatenate(parts: Sequence[Any]) -> Any:

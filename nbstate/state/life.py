@@ -12,12 +12,13 @@ threads.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from nbstate.state.scopes import notice_replica, scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Facts = TypeVar("Facts")
 
 _PACKAGE = str(Path(__file__).parent.parent)
-_SCOPE = "_nbstate_scope"
 
 
 class Life(Generic[Facts]):
@@ -39,54 +39,6 @@ class Life(Generic[Facts]):
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.ended: str | None = None
-
-
-class Scope:
-    """The lives of one process, or of one replica thread and its helpers."""
-
-    def __init__(self) -> None:
-        self.lives: dict[type, Life[Any]] = {}
-        # The first construction joins a process group: two threads must not both do it.
-        self.lock = threading.RLock()
-
-
-_process = Scope()
-
-
-def scope() -> Scope:
-    """The scope of the calling thread."""
-    found: Scope = getattr(threading.current_thread(), _SCOPE, _process)
-    return found
-
-
-def is_replica() -> bool:
-    """Whether the calling thread belongs to a replica that has states of its own."""
-    return scope() is not _process
-
-
-def enter_replica() -> None:
-    """Give the calling thread, and every thread that it starts from now on, states of its own.
-
-    For processes whose replicas are threads, as those of a TPU v2 or v3. Python does not tell which
-    thread started another, so from the first call on a starting thread is handed its parent's
-    scope.
-    """
-    if not hasattr(threading.Thread.start, _SCOPE):
-        setattr(threading.Thread, "start", _handing_down(threading.Thread.start))  # noqa: B010
-    setattr(threading.current_thread(), _SCOPE, Scope())
-
-
-def _handing_down(
-    start: Callable[[threading.Thread], None],
-) -> Callable[[threading.Thread], None]:
-    @functools.wraps(start)
-    def start_in_scope(thread: threading.Thread) -> None:
-        if is_replica():
-            setattr(thread, _SCOPE, scope())
-        start(thread)
-
-    setattr(start_in_scope, _SCOPE, True)
-    return start_in_scope
 
 
 class SharedState(Generic[Facts]):
@@ -143,6 +95,7 @@ class SharedState(Generic[Facts]):
 
     def _begin(self, make: Callable[[], Facts], check: Callable[[Facts], None]) -> None:
         """Join the life that there is, after `check` found no conflict; otherwise `make` one."""
+        notice_replica()
         here = scope()
         with here.lock:
             life = here.lives.get(type(self))

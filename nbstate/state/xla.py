@@ -6,12 +6,11 @@ import importlib
 import importlib.util
 import os
 import sys
-import threading
 from typing import Any
 
 from nbstate import devices
-from nbstate.state import life
 from nbstate.state.place import Place
+from nbstate.state.scopes import is_replica
 
 
 def in_use() -> bool:
@@ -24,9 +23,7 @@ def in_use() -> bool:
 def find_place() -> Place | None:
     """The runtime's ordinal where this process is a rank or has opened the device, else None."""
     runtime = importlib.import_module("torch_xla.runtime")
-    if _is_unmarked_replica(runtime):
-        life.enter_replica()
-    if not (life.is_replica() or _is_launched() or _is_open()):
+    if not (is_replica() or _is_launched() or _is_open()):
         return None
     return Place(
         rank=int(runtime.global_ordinal()),
@@ -75,10 +72,3 @@ def _is_launched() -> bool:
 def _is_open() -> bool:
     torch_xla = sys.modules.get("torch_xla")
     return torch_xla is not None and bool(torch_xla._XLAC._xla_runtime_is_initialized())
-
-
-def _is_unmarked_replica(runtime: Any) -> bool:
-    """A thread of torch_xla's own launcher, which tells nobody which threads are replicas."""
-    if life.is_replica() or threading.current_thread() is threading.main_thread():
-        return False
-    return _is_open() and int(runtime.addressable_device_count()) > 1

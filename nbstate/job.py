@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbstate import report
 from nbstate.loop import Loop
 from nbstate.rank.bootstrap import Setup
+from nbstate.rank.call import Descriptor
 from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
 from nbstate.start.place import Place, environment, threads_per_rank
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from nbstate.errors import RankError, RankFailure
     from nbstate.options import LaunchOptions
+    from nbstate.start import Start
 
 JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
 
@@ -60,16 +61,16 @@ class Job:
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        name: str,
+        start_method: Start,
         options: LaunchOptions,
         world_size: int,
         *,
         where: str,
         log_dir: Path,
     ) -> None:
-        self.name: str = getattr(function, "__name__", type(function).__name__)
+        self.name = name
+        self.start_method = start_method
         self.options = options
         self.world_size = world_size
         self.where = where
@@ -81,8 +82,6 @@ class Job:
         self.rendezvous = Rendezvous(options.master_addr, options.use_port)
         self.ranks = tuple(Rank(index, log_dir) for index in range(world_size))
         self.loop = Loop(self)
-        self._call: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]] | None
-        self._call = (function, args, kwargs)
         self._values: dict[int, Any] = {}
         self._failures: dict[int, RankFailure] = {}
         self._weights: list[Mapping[str, Any]] = []
@@ -251,7 +250,7 @@ class Job:
             self.state = "failed"
         finally:
             self._write_back()
-            self._call = None  # the kernel may free what the run held on to
+            del self.start_method  # the kernel may free what the run held on to
             self._ended = time.monotonic()
             _alive.discard(self)
             self._over.set()
@@ -267,27 +266,23 @@ class Job:
 
     def setup_for(self, rank: Rank, line: Line, not_ours: Sequence[int]) -> Setup:
         """Return what a rank is told at its birth."""
-        assert self._call is not None
-        function, args, kwargs = self._call
         place = Place(
             self.world_size, self.rendezvous.address, self.rendezvous.port, f"nbstate-{self.number}"
         )
         return Setup(
             rank=rank.index,
             world_size=self.world_size,
-            kernel_pid=os.getpid(),
-            function=function,
-            args=args,
-            kwargs=kwargs,
+            kernel_pid=self.start_method.kernel_pid,
+            call=self.start_method.call,
+            surroundings=self.start_method.surroundings,
             environment=environment(place, rank.index, self.options, rank.error_file),
             threads=threads_per_rank(self.world_size, self.options),
             seed=self.options.seed,
-            write_back=self.options.write_back,
             connection=line.far_connection,
-            stdout=line.far_stdout,
-            stderr=line.far_stderr,
-            stacks=line.far_stacks,
-            not_ours=not_ours,
+            stdout=Descriptor(line.far_stdout),
+            stderr=Descriptor(line.far_stderr),
+            stacks=Descriptor(line.far_stacks),
+            not_ours=not_ours if self.start_method.surroundings is None else (),
         )
 
     def started(self) -> None:

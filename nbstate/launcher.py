@@ -6,7 +6,6 @@ Nothing here makes a process: mistakes are told before one exists.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,9 @@ from nbstate import devices, logs, one_process
 from nbstate.job import Job
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap
+from nbstate.rank.call import Call
 from nbstate.results import RankResults
+from nbstate.start.choice import choose_start
 
 _ALONE = "No accelerator here: one process, in the kernel. num_processes=2 asks for two."
 
@@ -191,19 +192,19 @@ def _run(
             print(_ALONE)  # noqa: T201 - the opening line of the cell
         return one_process.run(function, args, named, options)
     _check_devices(ranks, options)
-    _check_fork(options)
     _check_write_back(options)
+    start, why = choose_start(Call(function, args, named, options.write_back), options)
     from nbstate import view
 
     job = Job(
-        function,
-        args,
-        named,
+        getattr(function, "__name__", type(function).__name__),
+        start,
         options,
         ranks,
         where=_where(ranks, options),
         log_dir=logs.new_folder(options.log_dir),
     )
+    job.notes += why
     shown = view.attach(job, options.view)
     job.start()
     if not options.wait:
@@ -276,19 +277,6 @@ def _check_devices(ranks: int, options: LaunchOptions) -> None:
         raise ValueError(
             f"num_processes={ranks} with {there} accelerators: ask for {there} at most, "
             "or pass oversubscribe=True (ranks share devices) or cpu=True"
-        )
-
-
-def _check_fork(options: LaunchOptions) -> None:
-    if sys.platform == "win32" or not hasattr(os, "fork"):
-        raise ValueError("start_method='fork' needs a system that can fork, such as Linux")
-    if options.cpu:
-        return
-    runtime = devices.woken()
-    if runtime is not None:
-        raise RuntimeError(
-            f"this kernel has already used {runtime}, which a forked rank cannot use: "
-            "restart the kernel and launch before the first use, or pass cpu=True"
         )
 
 

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Literal
 
 from nbstate import memory
 from nbstate.ranks import Line, Rank
-from nbstate.start.fork import fork, frozen_objects
 from nbstate.start.guard import Guard
 from nbstate.wire import ClearOutput, Display, Failed, Leave, Returned, Started
 
@@ -95,7 +94,7 @@ class Loop:
 
     def _start(self) -> None:
         self._listen(self._wake_end, self._do_what_was_asked)
-        with frozen_objects():
+        with self._job.start_method.ready():
             for rank in self._job.ranks:
                 self._start_one(rank)
         groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
@@ -112,7 +111,7 @@ class Loop:
         self.lines.append(line)
         self._register_ends()
         ends = tuple(end for group in _kernel_ends.values() for end in group)
-        line.attach(fork(self._job.setup_for(rank, line, ends)))
+        line.attach(self._job.start_method.start(self._job.setup_for(rank, line, ends)))
         line.given()
         assert line.death is not None
         self._listen(line.connection.fileno(), lambda: self._hear_messages(line))

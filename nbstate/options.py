@@ -12,7 +12,6 @@ from typing import Any
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 START_METHODS = ("auto", "fork", "forkserver", "spawn")
 VIEWS = ("auto", "board", "plain", "silent")
-BUILT_START_METHODS = ("auto", "fork")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,9 @@ class LaunchOptions:
     wait
         False: return a `Job` at once.
     start_method
-        How a rank comes to life. ``"auto"`` forks it from the kernel.
+        How a rank comes to life. ``"fork"``: from the kernel, with all its variables.
+        ``"forkserver"``, ``"spawn"``: in a fresh process, to which the function travels by value.
+        ``"auto"``: fork, unless the kernel has used an accelerator already.
     view
         ``"board"`` (live panes), ``"plain"`` (text), ``"silent"`` or ``"auto"``: what the front end
         can show. The environment variable ``NBSTATE_VIEW`` takes the same values.
@@ -188,7 +189,6 @@ class LaunchOptions:
             "max_restarts": self.max_restarts != 0,
             "cluster": self.cluster is not None,
             "trace": self.trace,
-            "start_method": self.start_method not in BUILT_START_METHODS,
         }
         for name, used in missing.items():
             if used:

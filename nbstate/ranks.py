@@ -211,7 +211,8 @@ class Line:
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, even while it holds the interpreter's lock."""
         self._stacks_text = b""
-        self.signal(STACK_SIGNAL)
+        if self.rank.state != "starting":  # before that the signal would end it
+            self.signal(STACK_SIGNAL)
 
     def kill(self) -> None:
         """End the rank's process and all that it started, at once."""

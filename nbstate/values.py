@@ -17,6 +17,7 @@ import os
 import pickle
 import sys
 import tempfile
+from types import CodeType
 from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SHARED_FROM = 64 * 1024
 _PAGE = mmap.ALLOCATIONGRANULARITY
+_NO_FILE = "<dynamic-code>"
 
 Buffers = tuple["bytes | tuple[int, int]", ...]
 
@@ -44,6 +46,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
         name = self._by_reference.get(id(obj))
         if name is not None and _from_main(name) is obj:
             return _from_main, (name,)
+        if isinstance(obj, CodeType):
+            return _with_its_file(self.dispatch_table[CodeType](obj), obj)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             reduced = self._reduce_tensor(torch, obj)
@@ -62,6 +66,12 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
             data = self._data[key] = _TensorData(tensor)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         return _tensor, (data, is_parameter, tensor.requires_grad)
+
+
+def _with_its_file(reduced: Any, code: CodeType) -> Any:
+    """Have a traceback in the receiver name the cell; cloudpickle leaves its name out."""
+    make, parts = reduced
+    return make, tuple(code.co_filename if part == _NO_FILE else part for part in parts)
 
 
 class _TensorData:
@@ -232,14 +242,21 @@ def share(buffers: Sequence[pickle.PickleBuffer]) -> tuple[Buffers, int | None, 
     return tuple(placed), descriptor, end
 
 
-def map_shared(buffers: Buffers, descriptor: int | None) -> list[Any]:
-    """Return `buffers` with every `(offset, length)` mapped from the memory file."""
+def map_shared(buffers: Buffers, descriptor: int | None, *, private: bool = False) -> list[Any]:
+    """Return `buffers` with every `(offset, length)` mapped from the memory file.
+
+    `private`: what is written to a buffer stays in this process, and costs a copy of that page.
+    """
+    access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE
     return [
-        place
-        if isinstance(place, bytes)
-        else memoryview(mmap.mmap(cast("int", descriptor), place[1], offset=place[0]))
+        place if isinstance(place, bytes) else _mapped(cast("int", descriptor), place, access)
         for place in buffers
     ]
+
+
+def _mapped(descriptor: int, place: tuple[int, int], access: int) -> memoryview:
+    offset, length = place
+    return memoryview(mmap.mmap(descriptor, length, offset=offset, access=access))
 
 
 def _memory_file() -> int:

@@ -4,8 +4,9 @@ One `multiprocessing` connection per rank carries them, in order, in both direct
 writes to its standard output and error does not travel here but through two pipes, so that C code
 and child programs are heard too; `mark` ties a drawing to its place in that text.
 
-    rank   -> kernel:  Started, Display, ClearOutput, CommMessage, Question, Returned, Failed
-    kernel -> rank:    CommMessage, Answer, Leave
+    rank   -> kernel:  Started, Pulse, Announced, Display, ClearOutput, CommMessage, Question,
+                       Returned, Failed
+    kernel -> rank:    Look, Verdict, CommMessage, Answer, Leave
 """
 
 from __future__ import annotations
@@ -28,6 +29,66 @@ class Started:
     """The rank is set up and calls the user's function next."""
 
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """An operation that needs every rank of a group.
+
+    `name` is the function called, `details` what it was given, such as ``SUM of float32[2, 3]``.
+    `group` says whose it is, `members` are that group's global ranks. `number` counts the group's
+    collectives from 1; 0 where it cannot be told. `where` is the line of the user's that called it.
+    """
+
+    name: str
+    details: str = ""
+    group: str = ""
+    members: tuple[int, ...] = ()
+    number: int = 0
+    where: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.name} {self.details}".rstrip()
+        return f"{what}, {self.call}" if self.number else what
+
+    @property
+    def call(self) -> str:
+        """Which of the group's collectives it is, such as ``call 3 of the default group``."""
+        return f"call {self.number} of the {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Say where you are; answered with a `Pulse`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Where the rank is: sent when it has moved, at most once a second, and when asked.
+
+    `calls` is how many collectives of the default group it has begun.
+    """
+
+    doing: str
+    collective: Collective | None
+    calls: int
+    moved: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A traced rank is about to call a collective; `key` must be the same on all members."""
+
+    collective: Collective
+    key: str
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All members agree on the collective that was announced, or what is wrong with it."""
+
+    wrong: str = ""
 
 
 @dataclass(frozen=True, slots=True)

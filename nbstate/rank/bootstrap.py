@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
 
+    from nbstate.rank.call import Call, Parcel, Surroundings
+
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 """Asks a rank for its stacks; the last real-time signal is the least likely one to be in use."""
 
@@ -43,19 +45,17 @@ class Setup:
 
     rank: int
     world_size: int
-    kernel_pid: int
-    function: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
+    kernel_pid: int | None
+    call: Call | Parcel
     environment: Mapping[str, str]
     threads: int | None
     seed: int | tuple[str, int] | None
-    write_back: Sequence[Any]
     connection: Connection[Any, Any]
     stdout: int
     stderr: int
     stacks: int
-    not_ours: Sequence[int] = field(default=())
+    not_ours: Sequence[int] = ()
+    surroundings: Surroundings | None = None
 
 
 current: Setup | None = None
@@ -94,6 +94,7 @@ def _begin(setup: Setup) -> Mapping[int, str]:
     _be_the_main_thread()
     parent.let_go(setup.not_ours)
     capture.capture(setup.stdout, setup.stderr)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     faulthandler.enable(setup.stacks, all_threads=True)
     faulthandler.register(STACK_SIGNAL, file=setup.stacks, all_threads=False)
     return values.names_in_main()
@@ -112,6 +113,8 @@ def _be_the_main_thread() -> None:
 def _set_up(setup: Setup) -> None:
     _reset_signals()
     atexit._clear()  # the kernel's exit handlers are not this process's to run
+    if setup.surroundings is not None:
+        setup.surroundings.restore()
     os.environ.update(setup.environment)
     # A DataLoader in here must find the notebook's classes, whatever the kernel's default is.
     multiprocessing.set_start_method("fork", force=True)
@@ -178,10 +181,11 @@ def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Fai
     try:
         # Blocked since the fork: an interrupt that came meanwhile is raised here, and is told.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        value = call(setup.function, setup.args, setup.kwargs)
+        task = setup.call.open()
+        value = call(task.function, task.args, task.kwargs)
         payload, raw = values.dump(value, "result", by_reference)
         buffers, descriptor, length = values.share(raw)
-        weights = _weights(setup.write_back) if setup.rank == 0 else ()
+        weights = _weights(task.write_back) if setup.rank == 0 else ()
     except SystemExit as error:
         if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
             payload, _ = values.dump(None, "result")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,8 @@ class Channel:
         while True:
             try:
                 message = self._connection.recv()
-            except (EOFError, OSError):  # the kernel is gone, and this process goes with it
+            except (EOFError, OSError):  # the kernel is gone: so is this rank, with its children
+                os.killpg(0, signal.SIGKILL)
                 return
             handler = self.handlers.get(type(message))
             if handler is not None:

@@ -6,6 +6,7 @@ nbstate itself are left out. The exception object goes along where it can travel
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -136,8 +137,23 @@ def is_ours(filename: str) -> bool:
     return filename.startswith(_OURS) or f"{os.sep}multiprocessing{os.sep}" in filename
 
 
+cell_names: dict[str, str] = {}
+"""Cells of the notebook by file name, where this process has no notebook of its own."""
+
+
+def cells_of_notebook() -> dict[str, tuple[str, list[str]]]:
+    """Return name and source of each cell run so far, by the file name that IPython gave it."""
+    return {
+        filename: (cell_name(filename), linecache.getlines(filename))
+        for filename in list(linecache.cache)
+        if is_cell(filename)
+    }
+
+
 def cell_name(filename: str) -> str:
     """Return ``Cell In[3]`` for the file name that IPython gave that cell, others as they are."""
+    if filename in cell_names:
+        return cell_names[filename]
     if not is_cell(filename):
         return filename
     from IPython import get_ipython

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-def follow(kernel_pid: int) -> None:
+def follow(kernel_pid: int | None) -> None:
     """Lead a process group of its own, and end when the kernel ends, however it ends.
 
     The signal is bound to the thread that forked this process, which therefore lives as long as
     its ranks (prctl(2), PR_SET_PDEATHSIG). Where there is no such call, the job's guard does it.
+    `kernel_pid` is None for a rank whose parent is not the kernel but the kernel's fork server.
     """
     os.setpgid(0, 0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != kernel_pid:  # it died before the line above could take effect
+    if kernel_pid not in (None, os.getppid()):  # it died before the line above could take effect
         os._exit(1)
 
 

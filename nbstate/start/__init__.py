@@ -1,1 +1,34 @@
-"""How ranks come to life. Each way is one module; all hand the same `Setup` to `nbstate.rank`."""
+"""How ranks come to life. Each way is one class with the same few parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from multiprocessing.process import BaseProcess
+
+    from nbstate.rank.bootstrap import Setup
+    from nbstate.rank.call import Call, Parcel, Surroundings
+
+
+class Start(Protocol):
+    """A way to start ranks: made in the cell, used in the job's thread."""
+
+    @property
+    def call(self) -> Call | Parcel:
+        """What each rank is given to call."""
+
+    @property
+    def surroundings(self) -> Surroundings | None:
+        """What a rank must be told of the kernel's surroundings; None where it has them."""
+
+    @property
+    def kernel_pid(self) -> int | None:
+        """The parent that a rank must find, None where that is not the kernel."""
+
+    def ready(self) -> AbstractContextManager[None]:
+        """Hold what is needed while the ranks of a run are started."""
+
+    def start(self, setup: Setup) -> BaseProcess:
+        """Start one rank."""

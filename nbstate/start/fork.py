@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from nbstate.rank.bootstrap import Setup
+    from nbstate.rank.call import Call
 
 
 class _ForkOnly(popen_fork.Popen):
@@ -36,7 +37,7 @@ class _ForkOnly(popen_fork.Popen):
     def __init__(self, process: BaseProcess) -> None:
         self.returncode = None
         self.finalizer = None
-        self._launch(process)
+        self._launch(process)  # type: ignore[attr-defined] # its name in every version
 
 
 class _RankProcess(ForkProcess):
@@ -45,29 +46,39 @@ class _RankProcess(ForkProcess):
         return _ForkOnly(process_obj)
 
 
-def fork(setup: Setup) -> ForkProcess:
-    """Fork one rank. It leads a process group of its own by the time this returns."""
-    process = _RankProcess(target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}")
-    with _no_fork_warning():
-        process.start()
-    assert process.pid is not None
-    # The rank does so too, whoever is first. Suppressed: it has, or it is already gone.
-    with contextlib.suppress(PermissionError, ProcessLookupError):
-        os.setpgid(process.pid, process.pid)
-    return process
+class Fork:
+    """Starts ranks by forking this process."""
 
+    surroundings = None
 
-@contextlib.contextmanager
-def frozen_objects() -> Iterator[None]:
-    """Keep the ranks' garbage collectors from touching, and so copying, the kernel's objects."""
-    if gc.get_freeze_count():  # the user's own freeze: not ours to undo
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.kernel_pid = os.getpid()
+
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Keep the ranks' garbage collectors from touching, and so copying, the objects."""
+        if gc.get_freeze_count():  # the user's own freeze: not ours to undo
+            yield
+            return
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+
+    def start(self, setup: Setup) -> BaseProcess:
+        """Fork one rank. It leads a process group of its own by the time this returns."""
+        process = _RankProcess(
+            target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
+        )
+        with _no_fork_warning():
+            process.start()
+        assert process.pid is not None
+        # The rank does so too, whoever is first. Suppressed: it has, or it is already gone.
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(process.pid, process.pid)
+        return process
 
 
 @contextlib.contextmanager

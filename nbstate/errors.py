@@ -175,6 +175,9 @@ class JobStoppedError(RankError):
 
 def _in_one_line(failure: RankFailure, first: int) -> str:
     where = f" ({failure.where})" if failure.where else ""
+    if failure.secondary and not failure.type_name:  # ended from outside
+        inside = f", in {failure.collective}" if failure.collective else ""
+        return f"{failure.headline}{inside}{where}"
     if failure.secondary and failure.collective:
         return f"lost its peer in {failure.collective}{where}"
     if failure.secondary and failure.type_name != "KeyboardInterrupt":

@@ -189,6 +189,7 @@ class Loop:
     def _take(self, line: Line, message: object) -> None:
         if isinstance(message, Started):
             line.rank.state = "running"
+            line.began = True
         elif isinstance(message, (Display, ClearOutput)):
             line.rank.output.draw(message)
         elif isinstance(message, Returned):

@@ -95,6 +95,7 @@ class Line:
         self.returned: Returned | None = None
         self.shared: int | None = None
         self.failed: Failed | None = None
+        self.began = False
         self.told_to_stop = False
         self.ended_at = 0
         self._stacks_text = b""

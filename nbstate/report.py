@@ -70,7 +70,9 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
     rank = line.rank
     stack = line.stack
     message = end_in_words(rank.exitcode)
-    if line.told_to_stop:
+    if line.told_to_stop and not line.began:
+        message = "stopped before it began"
+    elif line.told_to_stop:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
     elif rank.exitcode == -signal.SIGKILL:
         message += _why_killed(job, rank)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nbstate.rank.bootstrap import Setup
 
-_PRELOADED = ["torch", "nbstate.rank.bootstrap", "nbstate.state"]
+_PRELOADED = ["nbstate.start.template"]
 
 
 class Fresh:

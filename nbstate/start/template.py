@@ -1,0 +1,22 @@
+"""Imported once, by the template process from which fresh ranks are made: what every rank needs.
+
+Nothing here may wake a device. Frozen, the imported objects are never touched by a rank's garbage
+collector, so that their memory stays shared.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import IPython.core.interactiveshell
+import numpy.random
+import torch.distributed
+
+import nbstate.rank.bootstrap
+import nbstate.rank.call
+import nbstate.state
+
+__all__ = ["IPython", "nbstate", "numpy", "torch"]
+
+gc.collect()
+gc.freeze()

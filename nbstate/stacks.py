@@ -6,12 +6,10 @@ interpreter's lock or is about to die of a segmentation fault.
 
 from __future__ import annotations
 
-import linecache
 import re
-import sysconfig
 from dataclasses import dataclass
 
-from nbstate.rank.failure import cell_name, is_ours
+from nbstate.rank import failure
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _CURRENT = re.compile(r"^Current thread|^Stack \(most recent call first\)", re.MULTILINE)
@@ -29,15 +27,12 @@ class Frame:
     name: str
 
     def __str__(self) -> str:
-        source = linecache.getline(self.file, self.line).strip()
-        text = f"{cell_name(self.file)}, line {self.line}, in {self.name}"
-        return f"{text}: {source}" if source else text
+        return failure.line_in_words(self.file, self.line, self.name)
 
     @property
     def is_users(self) -> bool:
         """Whether it is the user's own line, not a library's."""
-        library = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
-        return not (self.file.startswith((*library, "<frozen")) or is_ours(self.file))
+        return failure.is_users(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +60,7 @@ class Stack:
         """Leave out what called the function: nbstate, and the thread below it."""
         for depth, frame in enumerate(self.frames):
             if frame.file.endswith(_CALLER):
-                return [frame for frame in self.frames[:depth] if not is_ours(frame.file)]
+                return [frame for frame in self.frames[:depth] if not failure.is_ours(frame.file)]
         return list(self.frames)
 
 

@@ -6,6 +6,7 @@ nbstate itself are left out. The exception object goes along where it can travel
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import re
@@ -20,7 +21,8 @@ from nbstate import values
 from nbstate.wire import Failed
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Iterable, Iterator
+    from types import FrameType, TracebackType
 
 LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 20_000
@@ -46,7 +48,7 @@ def describe(error: BaseException) -> Failed:
         type_name=_type_name(error),
         message=message,
         traceback=_shorten(_format(error), LONGEST_TRACEBACK),
-        where=_where(frames),
+        where=_where((frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)),
         collective=collective,
         interrupted=interrupted,
         peer_lost=_lost_its_peer(error, message, collective),
@@ -169,14 +171,39 @@ def is_cell(filename: str) -> bool:
     return "ipykernel_" in filename or filename.startswith("<ipython-input-")
 
 
-def _where(frames: list[traceback.FrameSummary]) -> str:
-    """Return the innermost line that is the user's own."""
-    library = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
-    for frame in reversed(frames):
-        if not frame.filename.startswith((*library, _OURS, "<frozen")):
-            source = f": {frame.line}" if frame.line else ""
-            return f"{cell_name(frame.filename)}, line {frame.lineno}, in {frame.name}{source}"
-    return ""
+def is_users(filename: str) -> bool:
+    """Tell whether a source file is the user's own, not a library's."""
+    return not (filename.startswith((*_libraries(), "<frozen")) or is_ours(filename))
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    return tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+
+
+def line_in_words(filename: str, line: int, name: str) -> str:
+    """Return a line of code as text, such as ``Cell In[3], line 2, in train: dist.barrier()``."""
+    source = linecache.getline(filename, line).strip()
+    text = f"{cell_name(filename)}, line {line}, in {name}"
+    return f"{text}: {source}" if source else text
+
+
+def where_of(frame: FrameType | None) -> str:
+    """Return the innermost line that is the user's own, of a frame and those that called it."""
+    return _where(
+        (found.f_code.co_filename, found.f_lineno, found.f_code.co_name) for found in walk(frame)
+    )
+
+
+def walk(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _where(innermost_first: Iterable[tuple[str, int, str]]) -> str:
+    return next((line_in_words(*code) for code in innermost_first if is_users(code[0])), "")
 
 
 def _collective(error: BaseException) -> str:

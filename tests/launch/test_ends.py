@@ -49,7 +49,9 @@ def test_a_restarted_kernel_launches_again(kernel):
     _, alive = psutil.wait_procs(family, timeout=3)
     assert alive == []
     kernel.run(SETUP)
-    cell = kernel.run("list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2))")
+    cell = kernel.run(
+        "list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2))"
+    )
     assert cell.result == "[2, 2]"
 
 
@@ -67,7 +69,9 @@ def test_an_interrupt_ends_the_run_plainly(kernel, group):
     kernel.wait(cell)
     assert cell.error.ename == "KeyboardInterrupt"
     assert family_of(kernel) == []
-    after = kernel.run("list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2))")
+    after = kernel.run(
+        "list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2))"
+    )
     assert after.result == "[2, 2]"
 
 

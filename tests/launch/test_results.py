@@ -93,7 +93,10 @@ def test_tensors_come_back_whole_and_tied_weights_stay_tied(shared_kernel):
         weights = torch.equal(here["model"][0].weight, there["model"][0].weight)
         tied, same, weights, np.array_equal(here["array"], there["array"]), there["scalar"]
     """)
-    assert cell.result == "(True, [True, True, True, True], True, True, tensor(3., requires_grad=True))"
+    assert (
+        cell.result
+        == "(True, [True, True, True, True], True, True, tensor(3., requires_grad=True))"
+    )
 
 
 def test_a_big_tensor_is_mapped_not_copied(shared_kernel):

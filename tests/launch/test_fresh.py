@@ -1,0 +1,218 @@
+"""Ranks in fresh processes: the same call works after the kernel has used its accelerator."""
+
+from __future__ import annotations
+
+import pytest
+
+METHODS = ["forkserver", "spawn"]
+
+SETUP = """
+import dataclasses, functools, os, threading
+import numpy as np, torch
+import nbstate
+from nbstate import PartialState, RankError, notebook_launcher
+
+@dataclasses.dataclass
+class Config:
+    lr: float = 0.1
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(300, 300)
+    def forward(self, x): return self.layer(x)
+
+factor = 3
+def helper(x): return x * factor
+"""
+
+
+@pytest.fixture(scope="module")
+def cells(shared_kernel):
+    shared_kernel.run(SETUP)
+    return shared_kernel
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_notebook_code_travels_by_value(cells, method):
+    cell = cells.run(f"""
+        def decorate(f):
+            @functools.wraps(f)
+            def wrapped(*args): return f(*args) + 1
+            return wrapped
+        @decorate
+        def train(net, config):
+            state = PartialState()
+            state.wait_for_everyone()
+            numbers = list(i for i in range(state.num_processes))
+            assert type(net) is Net and isinstance(config, Config)
+            return helper(config.lr) + sum(numbers) + (lambda: 10)()
+        list(notebook_launcher(train, (Net(), Config(2.0)), 2, start_method={method!r}))
+    """)
+    assert cell.error is None
+    assert cell.result == "[18.0, 18.0]"
+
+
+def test_results_are_of_the_notebooks_own_classes(cells):
+    cell = cells.run("""
+        def train(net): return net, Config(5.0)
+        net, config = notebook_launcher(train, (Net(),), 2, start_method="forkserver")[1]
+        type(net) is Net, type(config) is Config, config.lr
+    """)
+    assert cell.result == "(True, True, 5.0)"
+
+
+def test_a_cell_that_ran_again_gives_the_new_definition(cells):
+    cells.run("def version(): return 1")
+    first = cells.run("list(notebook_launcher(version, (), 2, start_method='forkserver'))")
+    cells.run("def version(): return 2")
+    second = cells.run("list(notebook_launcher(version, (), 2, start_method='forkserver'))")
+    assert (first.result, second.result) == ("[1, 1]", "[2, 2]")
+
+
+def test_an_error_shows_the_notebooks_lines(cells):
+    cell = cells.run("""
+        def train():
+            raise ValueError("boom")
+        notebook_launcher(train, (), 2, start_method="forkserver")
+    """)
+    assert ": ValueError: boom" in cell.error.evalue
+    assert "Cell In[" in cell.error.traceback
+    assert 'raise ValueError("boom")' in cell.error.traceback
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            "notebook_launcher(print, (1, {'db': threading.Lock()}), 2",
+            "args[1]['db'] cannot travel",
+        ),
+        ("notebook_launcher(uses_closure(), (), 2", "closure variable 'lock' cannot travel"),
+        ("notebook_launcher(uses_global, (), 2", "global variable 'held' cannot travel"),
+        ("notebook_launcher(print, (), 2, kwargs={'end': held}", "kwargs['end'] cannot travel"),
+    ],
+)
+def test_what_cannot_travel_is_named_before_any_process_starts(cells, call, told):
+    cell = cells.run(f"""
+        held = threading.Lock()
+        def uses_closure():
+            lock = threading.Lock()
+            def train(): return lock
+            return train
+        def uses_global(): return held
+        {call}, start_method="forkserver")
+    """)
+    assert cell.error.ename == "UnpicklableError"
+    assert told in cell.error.evalue
+    assert cell.stdout == ""
+
+
+def test_surroundings_are_the_kernels(cells):
+    cells.run("""
+        open("beside.py", "w").write("value = 1")
+        import beside, sys
+        open("beside.py", "w").write("value = 'edited since'")
+        os.environ["MINE"] = "yes"
+        import warnings
+        warnings.filterwarnings("error", message="ours")
+        torch.manual_seed(7); np.random.seed(7)
+    """)
+    cell = cells.run("""
+        def look():
+            import beside, warnings
+            try:
+                warnings.warn("ours")
+                warned = False
+            except UserWarning:
+                warned = True
+            return (beside.value, os.getcwd(), os.environ["MINE"], warned, os.environ.get("RANK"),
+                    torch.rand(1).item(), np.random.rand())
+        first, second = notebook_launcher(look, (), 2, start_method="forkserver")
+        here = torch.rand(1).item(), np.random.rand()
+        first[:4] == ("edited since", os.getcwd(), "yes", True), first[4], second[4], first[5:] == second[5:] == here
+    """)
+    assert cell.error is None
+    assert cell.result == "(True, '0', '1', True)"
+
+
+def test_big_arguments_are_shared_and_writing_to_them_stays_private(cells):
+    cell = cells.run("""
+        import psutil
+        big = torch.ones(50_000_000)             # 200 MB
+        def measure(tensor):
+            state = PartialState()
+            total = tensor.sum().item()
+            state.wait_for_everyone()
+            proportional = psutil.Process().memory_full_info().pss
+            state.wait_for_everyone()
+            if state.process_index == 0:
+                tensor[0] = 7.0
+            state.wait_for_everyone()
+            return total, proportional, tensor[0].item()
+        results = notebook_launcher(measure, (big,), 4, start_method="forkserver", threads_per_rank=1)
+        small = notebook_launcher(measure, (big[:4].clone(),), 4, start_method="forkserver", threads_per_rank=1)
+        extra = sum(r[1] for r in results) - sum(r[1] for r in small)
+        del big
+        extra < 300e6, [r[0] for r in results], [r[2] for r in results]
+    """)
+    assert cell.error is None
+    assert (
+        cell.result
+        == "(True, [50000000.0, 50000000.0, 50000000.0, 50000000.0], [7.0, 1.0, 1.0, 1.0])"
+    )
+
+
+def test_a_kernel_that_used_its_accelerator_launches_without_a_restart(kernel):
+    kernel.run(SETUP)
+    cell = kernel.run("""
+        def train(): return PartialState().num_processes
+        first = notebook_launcher(train, (), 2)
+        torch.cuda.is_initialized = lambda: True          # stands for a cell that used the GPU
+        second = notebook_launcher(train, (), 2)
+        list(first), list(second)
+    """)
+    assert cell.error is None
+    assert cell.result == "([2, 2], [2, 2])"
+    assert "no restart is needed" in cell.stdout
+    refused = kernel.run("notebook_launcher(train, (), 2, start_method='fork')")
+    assert refused.error.ename == "RuntimeError"
+    assert "start_method='fork': this kernel has already used" in refused.error.evalue
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_kernel_takes_fresh_ranks_along(kernel, method):
+    import psutil
+
+    kernel.run(SETUP)
+    kernel.start(f"""
+        import subprocess, time
+        def train():
+            subprocess.Popen(["sleep", "600"])
+            PartialState().wait_for_everyone()
+            print("all here")
+            time.sleep(600)
+        notebook_launcher(train, (), 2, start_method={method!r})
+    """)
+    kernel.read_until(lambda: any("all here" in cell.stdout for cell in kernel.cells.values()))
+    family = [p for p in kernel.children() if "resource_tracker" not in " ".join(p.cmdline())]
+    kernel.kill()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert alive == []
+
+
+def test_an_interrupt_ends_fresh_ranks(kernel):
+    kernel.run(SETUP)
+    cell = kernel.start("""
+        import time
+        def train():
+            print("up")
+            time.sleep(600)
+        notebook_launcher(train, (), 2, start_method="forkserver")
+    """)
+    kernel.read_until(lambda: "[0-1] up" in cell.stdout or cell.stdout.count("up") == 2)
+    kernel.interrupt()
+    kernel.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    names = [" ".join(p.cmdline()) for p in kernel.children()]
+    assert [n for n in names if "forkserver" not in n and "resource_tracker" not in n] == []

@@ -163,7 +163,13 @@ class ParallelismConfig(Plugin):
     cp_size: int = 1
 
     # What Accelerate fills in by itself.
-    _derived_elsewhere: ClassVar[Collection[str]] = ("cp_backend", "sp_backend")
+    _derived_elsewhere: ClassVar[Collection[str]] = (
+        "cp_backend",
+        "sp_backend",
+        "tp_handler",
+        "cp_handler",
+        "sp_handler",
+    )
 
     def __post_init__(self) -> None:
         self._check_count(*(f"{name}_size" for name in _DIMENSIONS))

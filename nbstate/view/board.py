@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbstate.output import Text
 from nbstate.view.changes import Allowance, Change, RankChanges
-from nbstate.view.fallback import Fallback
+from nbstate.view.fallback import Fallback, close_whole
 from nbstate.view.follow import View
 from nbstate.view.page import summary
 from nbstate.view.publish import WIDGET_MIME, Cell, fresh_id
@@ -124,8 +124,7 @@ class BoardView(View):
             drawings.close()
         self._fallback.close()
         for widget in (self._box, self._widget):
-            widget.layout.close()
-            widget.close()
+            close_whole(widget)
 
     # -- to the page
 
@@ -199,19 +198,21 @@ class BoardView(View):
     def _answer(self) -> None:
         while not self._asked.empty():
             message = self._asked.get()
+            if "id" in message:
+                self._widget.send({"op": "ack", "id": message["id"]})
             if message["op"] == "hello":
                 self._fallback.close()
-                continue
-            self._widget.send({"op": "ack", "id": message["id"]})
-            if message["op"] == "stop":
+            elif message["op"] == "stop":
                 self.job.stop()
             elif message["op"] == "where":
-                threading.Thread(target=self._tell_where, daemon=True).start()
+                threading.Thread(target=self._find_out_where, daemon=True).start()
+            elif message["op"] == "said":
+                self._widget.send(message)
 
-    def _tell_where(self) -> None:
-        stacks = self.job.stacks()
-        if self._widget.comm is not None:  # the run may have ended while the ranks were asked
-            self._widget.send({"op": "said", "text": stacks})
+    def _find_out_where(self) -> None:
+        # In a thread of its own: the ranks may take a while to answer.
+        self._asked.put({"op": "said", "text": self.job.stacks()})
+        self.changed.set()
 
 
 class RankDrawings:
@@ -254,19 +255,14 @@ class RankDrawings:
         del self._outputs[:-KEPT_DRAWINGS]
         ids = [old.model_id for _, old in gone]
         for _, old in gone:
-            _close_output(old)
+            close_whole(old)
         return [widget.model_id], ids
 
     def close(self) -> None:
         """Close the widgets."""
         for _, widget in self._outputs:
-            _close_output(widget)
+            close_whole(widget)
         self._outputs.clear()
-
-
-def _close_output(widget: Any) -> None:
-    widget.layout.close()
-    widget.close()
 
 
 def _hear_during_cells(comm: Any) -> None:

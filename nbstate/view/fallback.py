@@ -51,8 +51,14 @@ class Fallback:
         if self._open:
             self._open = False
             for widget in (self.widget, *(pane.widget for pane in self._panes)):
-                widget.layout.close()
-                widget.close()
+                close_whole(widget)
+
+
+def close_whole(widget: Any) -> None:
+    """Close a widget with the two that ipywidgets made along with it."""
+    for part in (widget, widget.layout, getattr(widget, "style", None)):
+        if part is not None:
+            part.close()
 
 
 class Pane:

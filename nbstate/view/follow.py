@@ -8,6 +8,7 @@ text, and the view goes on plainly: the job does not notice.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from typing import TYPE_CHECKING, ClassVar
@@ -47,7 +48,11 @@ class View:
         self.widgets: Widgets | None = None
         self.changed = threading.Event()
         self.notes_told = 0
-        self._thread = threading.Thread(target=self._run, name="nbstate-view", daemon=True)
+        # In the context of the cell: what ipykernel sends for this thread is then the cell's.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._run,), name="nbstate-view", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to follow the job."""

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives.
 _HOMES = {
+    "Accelerator": "nbstate.train",
     "AcceleratorState": "nbstate.state",
     "AutocastKwargs": "nbstate.plugins",
     "DataLoaderConfiguration": "nbstate.plugins",
@@ -30,15 +31,18 @@ _HOMES = {
     "MegatronLMPlugin": "nbstate.plugins",
     "ParallelismConfig": "nbstate.plugins",
     "PartialState": "nbstate.state",
+    "ProjectConfiguration": "nbstate.train",
     "RankError": "nbstate.errors",
     "RankFailure": "nbstate.errors",
     "RankResults": "nbstate.results",
     "RankTimeoutError": "nbstate.errors",
     "TorchDynamoPlugin": "nbstate.plugins",
     "TorchTensorParallelPlugin": "nbstate.plugins",
+    "Tracker": "nbstate.train",
     "broadcast": "nbstate.operations",
     "broadcast_object_list": "nbstate.operations",
     "debug_launcher": "nbstate.launcher",
+    "find_executable_batch_size": "nbstate.train",
     "gather": "nbstate.operations",
     "gather_in_order": "nbstate.operations",
     "gather_object": "nbstate.operations",
@@ -51,6 +55,8 @@ _HOMES = {
     "pad_across_processes": "nbstate.operations",
     "reduce": "nbstate.operations",
     "send_to_device": "nbstate.operations",
+    "set_seed": "nbstate.train",
+    "skip_first_batches": "nbstate.train",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, not two
@@ -94,6 +100,12 @@ if TYPE_CHECKING:
     from nbstate.state import PartialState as PartialState
     from nbstate.state import get_logger as get_logger
     from nbstate.state import is_main_process as is_main_process
+    from nbstate.train import Accelerator as Accelerator
+    from nbstate.train import ProjectConfiguration as ProjectConfiguration
+    from nbstate.train import Tracker as Tracker
+    from nbstate.train import find_executable_batch_size as find_executable_batch_size
+    from nbstate.train import set_seed as set_seed
+    from nbstate.train import skip_first_batches as skip_first_batches
     from nbstate.view import last_run as last_run
 
 

@@ -1,0 +1,101 @@
+"""Gradient accumulation: which batch ends a window, and what becomes of a window left incomplete.
+
+    num_steps=4, 10 batches              0 1 2 3 | 4 5 6 7 | 8 9
+    rescale (the default)                      ^         ^     ^   weighs 4/2: a full update
+    drop                                       ^         ^         8 and 9 are forgotten
+    carry                                      ^         ^         8 and 9 open the next epoch
+
+`^` marks a batch at which `sync_gradients` is true: ranks exchange gradients, the optimizer steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from nbstate.state import GradientState
+
+
+@dataclass
+class _Calls:
+    """How often `accumulate` was entered for one batch of a dataloader."""
+
+    batch: tuple[int, int]
+    now: int = 0
+    for_each_batch: int = 1
+
+
+class Accumulation:
+    """Moves `GradientState.sync_gradients` from batch to batch.
+
+    A batch may be cut into several micro-batches, each in an `accumulate` of its own: how many
+    there are is learned from the batches before, so that the last batch ends its window with its
+    last micro-batch, not with its first.
+
+    Attributes
+    ----------
+    position : int
+        How many gradients the open window holds, this batch's included: 1 to `num_steps`.
+    """
+
+    def __init__(self, state: GradientState) -> None:
+        self.state = state
+        self.position = 0
+        self._ended = True
+        self._weight = 1.0
+        self._calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
+
+    def advance(self) -> None:
+        """Take the next batch into the window; settles whether it is the one to sync at."""
+        if self._ended:
+            self.position = 0
+        self.position += 1
+        state = self.state
+        full = self.position >= state.num_steps
+        policy = state.last_window if state.sync_with_dataloader else "carry"
+        cut_short = self._is_last() and not full and policy != "carry"
+        self._weight = state.num_steps / self.position if cut_short else 1.0
+        self._ended = full or cut_short
+        state.sync_gradients = full or (cut_short and policy == "rescale")
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the window ended with this batch and its gradients are to be forgotten."""
+        return self._ended and not self.state.sync_gradients
+
+    def weigh(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have the gradients of an incomplete window weigh as much as a full one's.
+
+        `backward` divides each loss by `num_steps`; fewer of them make less than a mean.
+        """
+        if self._weight == 1.0:
+            return
+        params = (param for group in optimizer.param_groups for param in group["params"])
+        grads = [param.grad for param in params if param.grad is not None]
+        with torch.no_grad():
+            for grad in grads:
+                grad.mul_(self._weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the window stands; gradients are not part of it."""
+        return {"position": self.position, "ended": self._ended}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on within a saved window."""
+        self.position, self._ended = state["position"], state["ended"]
+
+    def _is_last(self) -> bool:
+        """Whether no gradient will follow from the innermost dataloader's epoch."""
+        loader = self.state.active_dataloader
+        if loader is None:
+            return False
+        batch = (getattr(loader, "epoch", 0), getattr(loader, "number", 0))
+        calls = self._calls.setdefault(loader, _Calls(batch))
+        if calls.batch != batch:
+            calls.batch, calls.for_each_batch, calls.now = batch, calls.now, 0
+        calls.now += 1
+        return self.state.end_of_dataloader and calls.now >= calls.for_each_batch

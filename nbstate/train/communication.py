@@ -1,0 +1,185 @@
+"""What ranks tell each other while they train: the operations, and metrics without copies."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from nbstate import operations
+from nbstate.operations import send_to_device
+from nbstate.operations.nested import leaves, map_tensors
+from nbstate.train.core import Core
+from nbstate.train.data import PreparedLoader, rows
+
+if TYPE_CHECKING:
+    from nbstate.train.data import DataPlace, RoundFacts
+
+
+class Communication(Core):
+    """The collectives of an Accelerator."""
+
+    _warned_of_scalar = False
+    _groups: dict[tuple[int, ...], Any]
+
+    def gather(self, tensor: Any, *, as_list: bool = False) -> Any:
+        """Every rank's tensors, joined in rank order; see `nbstate.operations.gather`."""
+        return operations.gather(tensor, as_list=as_list)
+
+    def gather_object(self, object: Any, *, flatten: bool = True) -> list[Any]:  # noqa: A002
+        """Every rank's object; see `nbstate.operations.gather_object`."""
+        return operations.gather_object(object, flatten=flatten)
+
+    def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
+        """One rank's tensors, on every rank; see `nbstate.operations.broadcast`."""
+        return operations.broadcast(tensor, from_process)
+
+    def reduce(
+        self, tensor: Any, reduction: Literal["mean", "sum", "none"] = "sum", scale: float = 1.0
+    ) -> Any:
+        """The sum of every rank's tensors, or their mean; see `nbstate.operations.reduce`."""
+        return operations.reduce(tensor, reduction, scale)
+
+    def pad_across_processes(
+        self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
+    ) -> Any:
+        """The tensors, as long as the longest; see `nbstate.operations.pad_across_processes`."""
+        return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+    def weighted_mean(self, total: Any, count: float | torch.Tensor) -> Any:
+        """The sum over all ranks divided by the count over all ranks.
+
+        The mean of every rank's mean would give samples of smaller batches more weight.
+
+        Parameters
+        ----------
+        total : Tensor, float or nested structure
+            This rank's sums.
+        count : float or Tensor
+            How many samples went into them on this rank.
+
+        Examples
+        --------
+        >>> accelerator.weighted_mean(torch.tensor(6.0), count=4)
+        tensor(1.5000)
+        """
+        if isinstance(total, (int, float)):
+            total = torch.tensor(float(total), device=self.device)
+        counted = torch.as_tensor(count, dtype=torch.float32, device=self.device)
+        sums, everywhere = operations.reduce((total, counted), "sum")
+        return map_tensors(lambda each: each / everywhere, sums)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """Every rank's results for the batch in hand, each sample once and in order.
+
+        Copies that even the ranks out are left out; so are the repetitions of ranks that share
+        their data. To be called within the loop over a prepared dataloader; outside it is a plain
+        gather.
+
+        Parameters
+        ----------
+        input_data : Tensor, nested structure of tensors, or list of objects
+            One result for each sample of this rank's batch, in order.
+        use_gather_object : bool
+            Take a list as one object for each sample even where it is a list of tensors, whose
+            shapes may differ.
+
+        Returns
+        -------
+        the same kind
+            The results of all ranks. In a round that some ranks get no batch of (uneven batches)
+            the others have them all.
+
+        Examples
+        --------
+        >>> for x, y in loader:  # doctest: +SKIP
+        ...     predicted, wanted = accelerator.gather_for_metrics((model(x).argmax(1), y))
+        """
+        tensors = all(isinstance(leaf, torch.Tensor) for _, leaf in leaves(input_data))
+        as_objects = use_gather_object or not tensors
+        loader = self.gradient_state.active_dataloader
+        if not isinstance(loader, PreparedLoader) or loader.round is None:
+            if as_objects:
+                return operations.gather_object(input_data)
+            return operations.gather(input_data)
+        place, facts = loader.setup.place, loader.round
+        if facts.even and not as_objects:
+            self._warn_of_scalars(input_data)
+            gathered = operations.gather(input_data)
+            return _without_copies(gathered, place, facts)
+        present = [rank for rank, part in enumerate(place.parts) if facts.sizes[part]]
+        sent = self._exchanged(send_to_device(input_data, "cpu"), present, len(place.parts))
+        kept = [
+            _real_rows(sent[present.index(rank)], facts.sizes[part], facts.real[part], as_objects)
+            for rank, part in _one_of_each(place)
+            if rank in present and (facts.real[part] or not facts.opaque)
+        ]
+        whole = list(itertools.chain(*kept)) if _is_list(kept[0], as_objects) else rows.join(kept)
+        return send_to_device(whole, self.device)
+
+    def _exchanged(self, data: Any, present: list[int], world: int) -> list[Any]:
+        """The data of all ranks that take part in this round."""
+        if world == 1:
+            return [data]
+        group = None
+        if len(present) < world:
+            if tuple(present) not in self._groups:
+                # Only the members come here, so only they may be waited for.
+                made = dist.new_group(present, use_local_synchronization=True)
+                self._groups[tuple(present)] = made
+            group = self._groups[tuple(present)]
+        sent: list[Any] = [None] * len(present)
+        dist.all_gather_object(sent, data, group)
+        return sent
+
+    def _warn_of_scalars(self, data: Any) -> None:
+        if self._warned_of_scalar:
+            return
+        if any(leaf.dim() == 0 for _, leaf in leaves(data)):
+            self._warned_of_scalar = True
+            warnings.warn(
+                "gather_for_metrics was given a tensor without dimensions: copies in the last "
+                "batch cannot be left out of it. Give one value for each sample, or use "
+                "weighted_mean(total, count)",
+                stacklevel=3,
+            )
+
+
+def _one_of_each(place: DataPlace) -> list[tuple[int, int]]:
+    """The first rank of each part, with the part."""
+    first: dict[int, int] = {}
+    for rank, part in enumerate(place.parts):
+        first.setdefault(part, rank)
+    return [(rank, part) for part, rank in sorted(first.items())]
+
+
+def _without_copies(gathered: Any, place: DataPlace, facts: RoundFacts) -> Any:
+    """The rows of joined tensors that are no copies; tensors of other lengths stay."""
+    size = facts.sizes[0]
+    if not facts.padding and place.count == len(place.parts):
+        return gathered
+    keep = [
+        rank * size + row for rank, part in _one_of_each(place) for row in range(facts.real[part])
+    ]
+    total = size * len(place.parts)
+
+    def keep_real(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[keep] if len(tensor) == total else tensor
+
+    return map_tensors(keep_real, gathered)
+
+
+def _real_rows(data: Any, size: int, real: int, as_objects: bool) -> Any:
+    """The results that are for no copies, where there is one for each sample."""
+    if _is_list(data, as_objects):
+        return data[:real] if len(data) == size else data
+    if real == size or rows.count(data) != size:
+        return data
+    return rows.take(data, range(real))
+
+
+def _is_list(data: Any, as_objects: bool) -> bool:
+    return as_objects and isinstance(data, list)

@@ -1,0 +1,129 @@
+"""Dataloaders that rank 0 reads for all."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from nbstate.train.data import rows
+from nbstate.train.data.loader import PreparedLoader
+from nbstate.train.data.rounds import RoundFacts, deal
+from nbstate.train.data.sources import rebuilt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch.utils.data import DataLoader
+
+    from nbstate.train.data.loader import Setup
+
+
+@dataclass
+class _Delivery:
+    """What rank 0 sends to one rank in one round; neither facts nor error: there is no more."""
+
+    facts: RoundFacts | None = None
+    batch: Any = None
+    error: BaseException | None = None
+
+
+class DispatchedLoader(PreparedLoader):
+    """A dataloader that rank 0 reads; it sends every rank its part of each round.
+
+    For data that only one process can or should read. An error while reading is raised on every
+    rank.
+    """
+
+    def __init__(self, original: DataLoader[Any], setup: Setup) -> None:
+        super().__init__(original, setup)
+        self._inner: DataLoader[Any] | None = None
+        if len(setup.place.parts) == 1 or dist.get_rank() == 0:
+            how: dict[str, Any] = {"batch_size": original.batch_size}
+            if original.batch_sampler is not None:
+                how = {"batch_sampler": setup.shuffle.ordered(original.batch_sampler)}
+            elif original.batch_size is not None:
+                how["drop_last"] = original.drop_last
+            self._inner = rebuilt(original, setup.shuffle.workers, **how)
+
+    def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
+        deliveries = _received() if self._inner is None else self._sent(self._inner)
+        for delivery in deliveries:
+            if delivery.error is not None:
+                raise delivery.error
+            # A rank that gets nothing in the last round still hears that it was the last.
+            if delivery.facts is not None and delivery.batch is not None:
+                yield delivery.batch, delivery.facts
+
+    def _sent(self, inner: Iterable[Any]) -> Iterator[_Delivery]:
+        """Send each round as it is read, and hand out rank 0's own part."""
+        parts = self.setup.place.parts
+        try:
+            for facts, batches in self._read(inner):
+                yield _scattered([_Delivery(facts, batches[part]) for part in parts])
+        except Exception as error:
+            yield _scattered([_Delivery(error=error) for _ in parts])
+            return
+        yield _scattered([_Delivery() for _ in parts])
+
+    def _read(self, inner: Iterable[Any]) -> Iterator[tuple[RoundFacts, list[Any]]]:
+        """Each round's facts, and the batch for each part."""
+        # Rounds are dealt in references, (number of the batch, its row), and made of rows after.
+        held: dict[int, Any] = {}
+
+        def references() -> Iterator[Any]:
+            for number, batch in enumerate(itertools.islice(inner, self._used, None)):
+                held[number] = batch
+                length = rows.count(batch)
+                yield number if length is None else [(number, row) for row in range(length)]
+
+        rounds = deal(
+            references(),
+            self.setup.place.count,
+            batch_size=self._batch_size(),
+            split=self.setup.config.split_batches,
+            even=self.even_batches,
+        )
+        first_round = 0
+        for round_ in rounds:
+            first_round = first_round or round_.facts.batches
+            yield round_.facts, [_made_of(held, part) for part in round_.parts]
+            # The first round stays: the last one may be filled up with its rows.
+            for number in [number for number in held if number >= first_round]:
+                del held[number]
+
+
+def _made_of(held: dict[int, Any], part: Any) -> Any:
+    if part is None:
+        return None
+    if not isinstance(part, list):
+        return held[part]
+    pieces = []
+    for number, run in itertools.groupby(part, key=lambda reference: reference[0]):
+        wanted, batch = [row for _, row in run], held[number]
+        whole = wanted == list(range(rows.count(batch) or 0))
+        pieces.append(batch if whole else rows.take(batch, wanted))
+    return rows.join(pieces)
+
+
+def _scattered(deliveries: list[_Delivery]) -> _Delivery:
+    """Rank 0's own delivery, once every other rank has been sent its."""
+    if len(deliveries) == 1:
+        return deliveries[0]
+    received: list[Any] = [None]
+    dist.scatter_object_list(received, deliveries, src=0)
+    delivery: _Delivery = received[0]
+    return delivery
+
+
+def _received() -> Iterator[_Delivery]:
+    """What rank 0 sends, to the end."""
+    while True:
+        received: list[Any] = [None]
+        dist.scatter_object_list(received, None, src=0)
+        delivery: _Delivery = received[0]
+        yield delivery
+        if delivery.facts is None:
+            return

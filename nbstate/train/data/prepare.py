@@ -1,0 +1,105 @@
+"""From a user's dataloader to one rank's."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from nbstate.plugins import DataLoaderConfiguration
+from nbstate.train.data.dispatch import DispatchedLoader
+from nbstate.train.data.loader import PreparedLoader, Setup, ShardedLoader
+from nbstate.train.data.shuffle import Shuffle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nbstate.train.data.sources import DataPlace
+
+
+def prepare_data_loader(
+    loader: DataLoader[Any],
+    place: DataPlace,
+    config: DataLoaderConfiguration | None = None,
+    device: torch.device | None = None,
+) -> PreparedLoader:
+    """One rank's dataloader, made from the one that a single process would use: a collective.
+
+    Parameters
+    ----------
+    loader : DataLoader
+        Left as it is.
+    place : DataPlace
+        Which part is this rank's.
+    config : DataLoaderConfiguration, optional
+        How batches are dealt out.
+    device : torch.device, optional
+        Where batches are put; None leaves them where they are.
+
+    Raises
+    ------
+    ValueError
+        With ``split_batches`` the batch size must be a multiple of the number of ranks.
+    """
+    config = config or DataLoaderConfiguration()
+    if isinstance(loader, PreparedLoader):
+        return loader
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if config.split_batches and isinstance(size, int) and size % place.count:
+        raise ValueError(
+            f"split_batches=True cuts each batch into {place.count} equal parts, one for each "
+            f"rank, and batch_size={size} is no multiple of {place.count}"
+        )
+    setup = Setup(place, config, Shuffle(loader, _seed(loader, config)), device)
+    streamed = isinstance(loader.dataset, IterableDataset)
+    dispatched = streamed if config.dispatch_batches is None else config.dispatch_batches
+    kind = DispatchedLoader if dispatched and place.count > 1 else ShardedLoader
+    return kind(loader, setup)
+
+
+def skip_first_batches(loader: Iterable[Any], num_batches: int = 0) -> Iterable[Any]:
+    """A dataloader that leaves out the first batches of every epoch: to go on within one.
+
+    Parameters
+    ----------
+    loader : DataLoader or prepared dataloader
+        Left as it is. The samples of skipped batches are not read, but for streams.
+    num_batches : int
+        How many of the rank's own batches to leave out.
+
+    Examples
+    --------
+    >>> from torch.utils.data import DataLoader
+    >>> [batch.tolist() for batch in skip_first_batches(DataLoader(range(5), batch_size=2), 1)]
+    [[2, 3], [4]]
+    """
+    if num_batches < 0:
+        raise ValueError(f"num_batches={num_batches} must be 0 or more")
+    if isinstance(loader, PreparedLoader):
+        setup = dataclasses.replace(loader.setup, skip=loader.setup.skip + num_batches)
+        return type(loader)(loader.original, setup)
+    return _Skipping(loader, num_batches)
+
+
+class _Skipping:
+    """An iterable without its first items."""
+
+    def __init__(self, loader: Iterable[Any], skip: int) -> None:
+        self.loader, self.skip = loader, skip
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self.loader, self.skip, None)
+
+    def __len__(self) -> int:
+        return max(0, len(self.loader) - self.skip)  # type: ignore[arg-type]
+
+
+def _seed(loader: DataLoader[Any], config: DataLoaderConfiguration) -> int | None:
+    """The seed to shuffle by, None where the sampler's generator runs on from epoch to epoch."""
+    inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if not config.use_seedable_sampler or not isinstance(inner, RandomSampler):
+        return None
+    return torch.initial_seed() if config.data_seed is None else config.data_seed

@@ -1,0 +1,94 @@
+"""Handing a model over to DeepSpeed or Megatron-LM, which are packages of their own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from nbstate.plugins import DeepSpeedPlugin
+    from nbstate.state import AcceleratorState
+
+_INSTALL = {
+    "deepspeed": "pip install deepspeed",
+    "megatron.core": "pip install megatron-core",
+}
+
+
+def initialize_deepspeed(
+    plugin: DeepSpeedPlugin,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    scheduler: Any,
+    batch_size: int | None,
+    num_processes: int,
+) -> tuple[Any, Any, Any]:
+    """DeepSpeed's engine for a model, with its optimizer and scheduler.
+
+    ``"auto"`` in the configuration's batch sizes is filled in from the prepared dataloader.
+
+    Raises
+    ------
+    ImportError
+        DeepSpeed is not installed; the line that installs it is given.
+    ValueError
+        A batch size is 'auto' and there is no dataloader to tell it.
+    """
+    deepspeed = _package("deepspeed", "DeepSpeedPlugin")
+    config = dict(plugin.deepspeed_config)
+    micro = config.get("train_micro_batch_size_per_gpu", "auto")
+    if micro == "auto":
+        if batch_size is None:
+            raise ValueError(
+                "DeepSpeed has to know the batch size: prepare a dataloader together with the "
+                "model, or set 'train_micro_batch_size_per_gpu' in the configuration"
+            )
+        micro = config["train_micro_batch_size_per_gpu"] = batch_size
+    if config.get("train_batch_size", "auto") == "auto":
+        config["train_batch_size"] = micro * num_processes * plugin.gradient_accumulation_steps
+    engine, optimizer, _, scheduler = deepspeed.initialize(
+        model=model, optimizer=optimizer, lr_scheduler=scheduler, config=config
+    )
+    return engine, optimizer, scheduler
+
+
+def initialize_megatron(state: AcceleratorState, model: torch.nn.Module) -> Any:
+    """Megatron's data parallel model, after its groups of ranks have been set up.
+
+    Raises
+    ------
+    ImportError
+        Megatron's core is not installed; the line that installs it is given.
+    TypeError
+        The model is none of Megatron's: those carry their ``config``.
+    """
+    parallel_state = _package("megatron.core.parallel_state", "MegatronLMPlugin")
+    plugin = state.megatron_lm_plugin
+    assert plugin is not None
+    if not parallel_state.model_parallel_is_initialized():
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=plugin.tp_degree,
+            pipeline_model_parallel_size=plugin.pp_degree,
+            context_parallel_size=plugin.context_parallel_size,
+            expert_model_parallel_size=plugin.expert_model_parallel_size,
+        )
+    if not hasattr(model, "config"):
+        raise TypeError(
+            f"{type(model).__name__} is no model of Megatron's (it has no `config`); build it from "
+            f"megatron.core.models"
+        )
+    distributed = _package("megatron.core.distributed", "MegatronLMPlugin")
+    settings = distributed.DistributedDataParallelConfig(
+        use_distributed_optimizer=plugin.use_distributed_optimizer
+    )
+    return distributed.DistributedDataParallel(model.config, settings, model)
+
+
+def _package(name: str, plugin: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        top = next(known for known in _INSTALL if name.startswith(known))
+        raise ImportError(f"{plugin} needs {top}: {_INSTALL[top]}") from error

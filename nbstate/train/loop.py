@@ -1,0 +1,223 @@
+"""What a training loop calls at every batch."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.join import Join, Joinable
+
+from nbstate.plugins import GradientAccumulationPlugin
+from nbstate.train import parallel, precision
+from nbstate.train.clipping import clip_norm
+from nbstate.train.control import release_memory
+from nbstate.train.core import Core
+from nbstate.train.data import skip_first_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from nbstate.plugins import AutocastKwargs
+
+
+class Loop(Core):
+    """The part of an Accelerator that moves GradientState."""
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether the batch in hand ends a window: gradients are exchanged and used."""
+        return self.gradient_state.sync_gradients
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Batches in a window; settable."""
+        return self.gradient_state.num_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value: int) -> None:
+        GradientAccumulationPlugin(num_steps=value)  # checks it
+        settings = self.gradient_state.plugin_kwargs
+        self.gradient_state.plugin_kwargs = {**settings, "num_steps": value}
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the scaler left out the last step of any optimizer: its gradients overflowed."""
+        return any(optimizer.step_was_skipped for optimizer in self._optimizers)
+
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+        """A block for one batch (or micro-batch) of an accumulation window.
+
+        At the end of a window `sync_gradients` is true: ranks exchange gradients in the backward
+        pass, optimizer and scheduler step. Before it gradients add up on each rank and nothing is
+        exchanged. The last batch of a dataloader ends its window too, whose gradients then weigh as
+        much as a full window's: ``GradientAccumulationPlugin(last_window=...)`` has other policies,
+        and `nbstate.train.accumulation` a picture of them.
+
+        Parameters
+        ----------
+        *models
+            The prepared models whose backward passes are in the block; without any, all of them.
+
+        Examples
+        --------
+        >>> with accelerator.accumulate(model):  # doctest: +SKIP
+        ...     accelerator.backward(loss_function(model(x), y))
+        ...     optimizer.step()
+        ...     scheduler.step()
+        ...     optimizer.zero_grad()
+        """
+        self._accumulation.advance()
+        quiet = not (self.gradient_state.sync_gradients or self.gradient_state.sync_each_batch)
+        with ExitStack() as stack:
+            for model in (models or self._models) if quiet else ():
+                stack.enter_context(parallel.no_sync(model))
+            yield
+        if self._accumulation.dropped:
+            for optimizer in self._optimizers:
+                optimizer.optimizer.zero_grad()
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """A block whose backward passes exchange no gradients of this model."""
+        return parallel.no_sync(model)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """The backward pass of a loss: divided by the window's batches, scaled for fp16.
+
+        Parameters
+        ----------
+        loss : Tensor
+            The mean over this rank's batch.
+        **kwargs
+            For `torch.Tensor.backward`.
+        """
+        for engine in self._models:
+            if hasattr(engine, "set_gradient_accumulation_boundary"):  # DeepSpeed counts itself
+                engine.backward(loss, **kwargs)  # type: ignore[operator]
+                return
+        loss = loss / self.gradient_state.num_steps
+        if self.scaler is not None:
+            loss = self.scaler.scale(loss)
+        loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+
+    def clip_grad_norm_(
+        self,
+        parameters: torch.Tensor | Iterable[torch.Tensor],
+        max_norm: float,
+        norm_type: float = 2.0,
+    ) -> torch.Tensor | None:
+        """Scale gradients down to a norm over all parameters and ranks, at the end of a window.
+
+        Parameters
+        ----------
+        parameters : iterable of Tensor
+            As for `torch.nn.utils.clip_grad_norm_`; copied, sharded or cut.
+        max_norm, norm_type : float
+            The norm allowed, and which norm.
+
+        Returns
+        -------
+        Tensor or None
+            The norm before; None within a window, where there is nothing to clip yet.
+        """
+        if not self.gradient_state.sync_gradients:
+            return None
+        self._make_gradients_final()
+        return clip_norm(_listed(parameters), max_norm, norm_type)
+
+    def clip_grad_value_(
+        self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float
+    ) -> None:
+        """Cut each gradient to ``[-clip_value, clip_value]``, at the end of a window."""
+        if not self.gradient_state.sync_gradients:
+            return
+        self._make_gradients_final()
+        with torch.no_grad():
+            for parameter in _listed(parameters):
+                if parameter.grad is not None:
+                    parameter.grad.clamp_(-clip_value, clip_value)
+
+    def _make_gradients_final(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.finish_gradients()
+
+    def autocast(
+        self, autocast_handler: AutocastKwargs | None = None
+    ) -> AbstractContextManager[Any]:
+        """A block that computes in this run's precision, for what is outside of a model."""
+        return self._precision.autocast(autocast_handler)
+
+    @contextmanager
+    def join_uneven_inputs(
+        self, joinables: Sequence[Any], even_batches: bool | None = None
+    ) -> Iterator[None]:
+        """A block in which ranks may have different numbers of batches.
+
+        A rank that is through takes part in the others' exchanges of gradients until they are too.
+
+        Parameters
+        ----------
+        joinables : sequence
+            The prepared models (DDP only), and other things that torch's `Join` takes.
+        even_batches : bool, optional
+            Overrides the setting of prepared dataloaders inside the block; False gives every sample
+            out once.
+        """
+        joined = [each for each in joinables if isinstance(each, Joinable)]
+        if self.state.use_distributed and not joined:
+            warnings.warn(
+                "join_uneven_inputs does something for DDP models only: sharded and cut ones need "
+                "as many batches on every rank",
+                stacklevel=3,
+            )
+        with ExitStack() as stack:
+            for loader in self._dataloaders if even_batches is not None else ():
+                stack.callback(setattr, loader, "even_batches", loader.even_batches)
+                loader.even_batches = bool(even_batches)
+            if joined:
+                stack.enter_context(Join(joined))
+            yield
+
+    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True) -> nn.Module:
+        """The model that was prepared, without what `prepare` put around it.
+
+        Parameters
+        ----------
+        model : Module
+            As it came from `prepare`. Sharded parameters stay sharded.
+        keep_fp32_wrapper : bool
+            False also takes mixed precision off its forward pass.
+        """
+        inner = parallel.unwrap(model)
+        return inner if keep_fp32_wrapper else precision.unwrap(inner)
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """A dataloader without its first batches; see `nbstate.train.skip_first_batches`."""
+        return skip_first_batches(dataloader, num_batches)
+
+    def free_memory(self, *objects: Any) -> tuple[None, ...]:
+        """Forget everything prepared, and hand memory back to the device.
+
+        Parameters
+        ----------
+        *objects
+            What the caller is to forget as well.
+
+        Returns
+        -------
+        tuple of None
+            One for each object: ``model, optimizer = accelerator.free_memory(model, optimizer)``.
+        """
+        self._prepared.clear()
+        count = len(objects)
+        del objects
+        release_memory()
+        return (None,) * count
+
+
+def _listed(parameters: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

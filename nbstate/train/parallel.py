@@ -1,0 +1,262 @@
+"""How a model is laid out over the ranks, on torch's own DDP, FSDP2 and tensor parallelism."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakIdKeyDictionary
+
+from nbstate.state import DistributedType
+from nbstate.train.data import DataPlace
+from nbstate.train.precision import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from nbstate.plugins import DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
+    from nbstate.state import AcceleratorState
+
+_COPIES = "dp_replicate"
+_SHARDS = "dp_shard"
+_LAYERS = "tp"
+
+
+class Layout:
+    """Which rank holds what of a model, and which rank sees which data.
+
+    Attributes
+    ----------
+    mesh : DeviceMesh or None
+        The ranks, with dimensions named as those of `ParallelismConfig`; None for plain copies of
+        the model on all ranks.
+    data : DataPlace
+        Who gets which data.
+    """
+
+    def __init__(
+        self, state: AcceleratorState, ddp: DistributedDataParallelKwargs | None = None
+    ) -> None:
+        self.state = state
+        self._ddp = ddp
+        self.mesh = _mesh(state)
+        self.data = _data_place(state, self.mesh)
+        # Sharding replaces parameters; whoever held an old one finds the new one here.
+        self._replaced: MutableMapping[Any, Any] = WeakIdKeyDictionary()
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """The model on this rank: cut, sharded or copied as the state says."""
+        before = dict(model.named_parameters(remove_duplicate=False))
+        if _LAYERS in self._dimensions:
+            self._cut_layers(model)
+        if self.state.distributed_type is DistributedType.FSDP or self._copies_of_layers:
+            self._shard(model)
+        elif self.data.count > 1:
+            model = self._copy(model)
+        for name, parameter in dict(model.named_parameters(remove_duplicate=False)).items():
+            old = before.get(name)
+            if old is not None and old is not parameter:
+                self._replaced[old] = parameter
+        return model
+
+    def renew(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have an optimizer made before the model was laid out train the parameters it has now."""
+        for group in optimizer.param_groups:
+            held = group["params"]
+            group["params"] = [self._replaced.get(param, param) for param in held]
+            if any(new is not old and old in optimizer.state for new, old in
+                   zip(group["params"], held, strict=True)):  # fmt: skip
+                raise ValueError(
+                    "this optimizer has taken steps before its model was sharded, so its state "
+                    "does not fit any more; prepare model and optimizer before the first step"
+                )
+
+    @property
+    def _dimensions(self) -> Sequence[str]:
+        return () if self.mesh is None else self.mesh.mesh_dim_names or ()
+
+    @property
+    def _copies_of_layers(self) -> bool:
+        """Layers that are cut are copied as if they were sharded over one rank: DDP knows none."""
+        return _LAYERS in self._dimensions and self.data.count > 1
+
+    def _cut_layers(self, model: nn.Module) -> None:
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        plugin = self.state.torch_tp_plugin
+        plan = plugin.plan if plugin is not None else None
+        plan = plan or getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None)
+        if not plan:
+            raise ValueError(
+                f"tensor parallelism needs a plan for {type(model).__name__}: give "
+                f"TorchTensorParallelPlugin(plan={{'layer name': ColwiseParallel(), ...}}), or the "
+                f"model an attribute `tp_plan`"
+            )
+        assert self.mesh is not None
+        parallelize_module(model, self.mesh[_LAYERS], dict(plan))
+
+    def _shard(self, model: nn.Module) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        plugin = self.state.fsdp_plugin
+        settings = _fsdp_settings(plugin, self.state.mixed_precision)
+        if self.mesh is not None:
+            dimensions = tuple(name for name in self._dimensions if name != _LAYERS)
+            settings["mesh"] = self.mesh[dimensions]
+        blocks = _blocks(plugin, model)
+        if plugin is not None and plugin.activation_checkpointing:
+            _forget_activations(model, blocks)
+        loads_for_all = plugin is not None and plugin.cpu_ram_efficient_loading
+        weights = model.state_dict() if loads_for_all and self.state.is_main_process else {}
+        for block in blocks:
+            fully_shard(block, **settings)
+        fully_shard(model, **settings)
+        if loads_for_all:
+            options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+            set_model_state_dict(model, weights, options=options)
+
+    def _copy(self, model: nn.Module) -> nn.Module:
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return model  # nothing to train, nothing to exchange
+        options = {} if self._ddp is None else self._ddp.to_kwargs()
+        if self.state.device.type != "cpu":
+            options["device_ids"] = [self.state.device.index]
+        copied: DistributedDataParallel = DistributedDataParallel(model, **options)
+        if self._ddp is not None:
+            self._ddp.register_comm_hook(copied)
+        return copied
+
+
+def no_sync(model: nn.Module) -> AbstractContextManager[Any]:
+    """A block in which backward passes of the model exchange no gradients."""
+    if isinstance(model, DistributedDataParallel):
+        return model.no_sync()
+    if hasattr(model, "set_requires_gradient_sync"):
+        return _no_sharded_sync(model)
+    return nullcontext()
+
+
+@contextmanager
+def _no_sharded_sync(model: Any) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside of DDP and of `torch.compile`."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(model, DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether this rank holds only parts of the model's parameters."""
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def _mesh(state: AcceleratorState) -> DeviceMesh | None:
+    """The mesh to lay models out on, None where every rank holds a copy."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    sizes, plugin = state.parallelism_config, state.torch_tp_plugin
+    if sizes is not None and sizes.cp_size > 1:
+        raise NotImplementedError(
+            f"cp_size={sizes.cp_size}: prepare() does not cut sequences; use torch's own "
+            f"context parallelism on AcceleratorState().device_mesh"
+        )
+    if not state.use_distributed:
+        return None
+    if sizes is not None and sizes.tp_size > 1 and sizes.dp_replicate_size > 1:
+        # FSDP2 copies layers that are cut, but asks for a shard dimension to do so.
+        return init_device_mesh(
+            state.device.type,
+            (sizes.dp_replicate_size, sizes.dp_shard_size, sizes.tp_size),
+            mesh_dim_names=(_COPIES, _SHARDS, _LAYERS),
+        )
+    if state.device_mesh is not None and sizes is not None:
+        return state.device_mesh if sizes.tp_enabled or sizes.fsdp_enabled else None
+    if plugin is None or plugin.tp_size == 1:
+        return None
+    if plugin.torch_device_mesh is not None:
+        return plugin.torch_device_mesh
+    if state.num_processes % plugin.tp_size:
+        raise ValueError(
+            f"tp_size={plugin.tp_size} does not divide the {state.num_processes} processes"
+        )
+    shape = (state.num_processes // plugin.tp_size, plugin.tp_size)
+    return init_device_mesh(state.device.type, shape, mesh_dim_names=(_SHARDS, _LAYERS))
+
+
+def _data_place(state: AcceleratorState, mesh: DeviceMesh | None) -> DataPlace:
+    world, rank = state.num_processes, state.process_index
+    if mesh is None or _LAYERS not in (mesh.mesh_dim_names or ()):
+        return DataPlace(rank, world, tuple(range(world)))
+    # The layers' dimension is the innermost: neighbours share the data.
+    neighbours = mesh[_LAYERS].size()
+    parts = tuple(each // neighbours for each in range(world))
+    return DataPlace(parts[rank], world // neighbours, parts)
+
+
+def _fsdp_settings(plugin: FullyShardedDataParallelPlugin | None, precision: str) -> dict[str, Any]:
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+    settings: dict[str, Any] = {}
+    if precision in TYPES:
+        # Gathered in 16 bits, summed in 32.
+        policy = MixedPrecisionPolicy(param_dtype=TYPES[precision], reduce_dtype=torch.float32)
+        settings["mp_policy"] = policy
+    if plugin is None:
+        return settings
+    settings["reshard_after_forward"] = plugin.reshard_after_forward
+    if plugin.mixed_precision_policy is not None:
+        settings["mp_policy"] = plugin.mixed_precision_policy
+    if plugin.cpu_offload:
+        settings["offload_policy"] = CPUOffloadPolicy()
+    if plugin.ignored_modules is not None:
+        settings["ignored_params"] = {
+            parameter for module in plugin.ignored_modules for parameter in module.parameters()
+        }
+    return settings
+
+
+def _blocks(plugin: FullyShardedDataParallelPlugin | None, model: nn.Module) -> list[nn.Module]:
+    """The parts that are sharded one by one, inner ones first; the whole model comes after."""
+    policy = None if plugin is None else plugin.auto_wrap_policy
+    modules = [module for module in reversed(list(model.modules())) if module is not model]
+    if plugin is None or policy is None or policy == "no_wrap":
+        return []
+    if callable(policy):
+        return [module for module in modules if policy(module)]
+    if policy == "transformer_based_wrap":
+        names = plugin.transformer_cls_names_to_wrap or []
+        return [module for module in modules if type(module).__name__ in names]
+    least = plugin.min_num_params or 0
+    return [module for module in modules if _size(module) >= least]
+
+
+def _forget_activations(model: nn.Module, blocks: list[nn.Module]) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        apply_activation_checkpointing,
+    )
+
+    apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

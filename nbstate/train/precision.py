@@ -1,0 +1,102 @@
+"""Mixed precision: forward passes in 16 bits, outputs back in 32, fp16 gradients scaled."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nbstate.operations.nested import map_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from nbstate.plugins import AutocastKwargs, GradScalerKwargs
+
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+
+
+class Precision:
+    """How one run computes.
+
+    Parameters
+    ----------
+    mode : {'no', 'fp16', 'bf16', 'fp8'}
+        What is in force; with 'fp8' torchao turns linear layers, the rest runs in bf16.
+    device : torch.device
+        Where models run.
+    autocast, scaler : plugin, optional
+        Keyword arguments for torch's classes.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        device: torch.device,
+        autocast: AutocastKwargs | None = None,
+        scaler: GradScalerKwargs | None = None,
+    ) -> None:
+        self.mode, self.device = mode, device
+        self._autocast = {} if autocast is None else autocast.to_kwargs()
+        self.scaler: torch.amp.GradScaler | None = None
+        if mode == "fp16":
+            options = {} if scaler is None else scaler.to_kwargs()
+            # XLA and MPS have no scaler of their own; the CPU's works on any tensor.
+            kind = device.type if device.type in {"cuda", "xpu", "npu"} else "cpu"
+            self.scaler = torch.amp.GradScaler(kind, **options)
+
+    def autocast(
+        self, autocast_handler: AutocastKwargs | None = None
+    ) -> AbstractContextManager[Any]:
+        """A block that computes in this precision; nothing for 'no'."""
+        options = self._autocast if autocast_handler is None else autocast_handler.to_kwargs()
+        if self.mode == "no":
+            return nullcontext()
+        return torch.autocast(self.device.type, TYPES[self.mode], **options)
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Have the model's forward pass run in this precision and give fp32 outputs; in place."""
+        if self.mode == "fp8":
+            _to_float8(model)
+        if self.mode != "no" and not isinstance(model.forward, Forward):
+            model.forward = Forward(model.forward, self)
+        return model
+
+
+class Forward:
+    """A model's forward pass under autocast, with its 16 bit outputs turned into fp32.
+
+    An object instead of a closure, so that the model can be copied and pickled.
+    """
+
+    def __init__(self, original: Callable[..., Any], precision: Precision) -> None:
+        self.original, self.precision = original, precision
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.precision.autocast():
+            outputs = self.original(*args, **kwargs)
+        return map_tensors(_in_32_bits, outputs)
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """Give the model its own forward pass back; in place."""
+    wrapped = model.__dict__.get("forward")
+    if isinstance(wrapped, Forward):
+        del model.forward
+        if model.forward != wrapped.original:
+            model.forward = wrapped.original  # it had been replaced before
+    return model
+
+
+def _in_32_bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def _to_float8(model: torch.nn.Module) -> None:
+    if importlib.util.find_spec("torchao") is None:
+        raise ImportError("mixed_precision='fp8' needs torchao: pip install torchao, or use 'bf16'")
+    float8 = importlib.import_module("torchao.float8")
+    float8.convert_to_float8_training(model)

@@ -150,6 +150,8 @@ class Kernel:
         mine = {k: v for k, v in os.environ.items() if not FOREIGN_ENV.match(k)}
         for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
             mine[name] = str(private / name.lower())
+        (private / "tmp").mkdir()
+        mine["TMPDIR"] = str(private / "tmp")  # logs of ranks go with the kernel
         return mine | self.env
 
     def _dump_stacks_on_demand(self) -> None:

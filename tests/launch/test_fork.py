@@ -50,7 +50,8 @@ def test_a_rank_may_set_signal_handlers_and_start_programs(shared_kernel):
             got = []
             signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
             os.kill(os.getpid(), signal.SIGUSR1)
-            return got, subprocess.check_output(["echo", "hi"]).decode(), os.getpgid(0) == os.getpid()
+            said = subprocess.check_output(["echo", "hi"]).decode()
+            return got, said, os.getpgid(0) == os.getpid()
         notebook_launcher(train, num_processes=2)[1]
     """)
     assert cell.result == "([1], 'hi\\n', True)"
@@ -61,7 +62,8 @@ def test_no_rank_listens_where_the_kernel_listens(shared_kernel):
         import os, psutil
         from nbstate import notebook_launcher
         def listening():
-            return [c.laddr.port for c in psutil.Process().net_connections() if c.status == "LISTEN"]
+            connections = psutil.Process().net_connections()
+            return [c.laddr.port for c in connections if c.status == "LISTEN"]
         len(listening()) > 0, list(notebook_launcher(listening, num_processes=2))
     """)
     assert cell.result == "(True, [[], []])"
@@ -75,7 +77,8 @@ def test_the_process_group_is_the_functions_own_to_make_and_ours_to_end(shared_k
         def makes(): dist.init_process_group("gloo"); dist.barrier(); return dist.get_world_size()
         def ends(): PartialState(); dist.destroy_process_group(); return dist.is_initialized()
         def keeps(): PartialState().destroy_process_group(); return dist.is_initialized()
-        [list(notebook_launcher(f, num_processes=2, view="silent")) for f in (asks, makes, ends, keeps)]
+        def ask(f): return list(notebook_launcher(f, num_processes=2, view="silent"))
+        [ask(f) for f in (asks, makes, ends, keeps)]
     """)
     assert cell.result == "[[False, False], [2, 2], [False, False], [True, True]]"
     assert cell.stderr == ""
@@ -99,7 +102,8 @@ def test_the_store_listens_on_loopback_only(shared_kernel):
             PartialState().wait_for_everyone()
             port = int(os.environ["MASTER_PORT"])
             kernel = psutil.Process(os.getppid())
-            return [c.laddr.ip for c in kernel.net_connections() if c.status == "LISTEN" and c.laddr.port == port]
+            listening = [c for c in kernel.net_connections() if c.status == "LISTEN"]
+            return [c.laddr.ip for c in listening if c.laddr.port == port]
         list(notebook_launcher(train, num_processes=2))
     """)
     assert cell.result == "[['127.0.0.1'], ['127.0.0.1']]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SNAPSHOT = """
-import gc, multiprocessing, os, pathlib, random, signal, threading
+import gc, multiprocessing, os, pathlib, random, signal, tempfile, threading
 import numpy as np, psutil, torch
 from nbstate import notebook_launcher
 
@@ -21,9 +21,10 @@ def snapshot():
         "wakeup": signal.set_wakeup_fd(signal.set_wakeup_fd(-1)),
         "start method": multiprocessing.get_start_method(allow_none=True),
         "torch threads": torch.get_num_threads(),
-        "random": hash((str(random.getstate()), str(np.random.get_state()), str(torch.get_rng_state().tolist()))),
+        "random": [random.getstate()[1][:9], np.random.get_state()[1][:9].tolist(),
+                   torch.get_rng_state()[:99].tolist()],
         "frozen": gc.get_freeze_count(),
-        "temporary": len(list(pathlib.Path(__import__("tempfile").gettempdir()).glob("nbstate-??????????"))),
+        "temporary": len(list(pathlib.Path(tempfile.gettempdir()).glob("nbstate-*"))),
     }
 """
 
@@ -73,18 +74,12 @@ def test_ranks_have_torchruns_variables_and_leftovers_do_not_reach_them(shared_k
             assert os.environ["TORCHELASTIC_RUN_ID"] and int(os.environ["MASTER_PORT"]) > 1
             assert torch.distributed.is_torchelastic_launched()
             assert PartialState().num_processes == 2
-            return [os.environ[name] for name in names]
+            return " ".join(os.environ[name] for name in names)
         found = notebook_launcher(train, num_processes=2, mixed_precision="bf16")[1]
         kept = {name: os.environ.pop(name) for name in leftover} == leftover
         kept, found
     """)
-    expected = [
-        *("1", "1", "2", "2", "0", "1", "1", "2", "default", "127.0.0.1"),
-        *("1", "bf16", "false", "0", "0"),
-    ]
-    assert cell.result == repr((True, expected)).replace("), ", "),\n ")[: len(cell.result)] or (
-        "True" in cell.result and all(word in cell.result for word in expected)
-    )
+    assert cell.result == ("(True, '1 1 2 2 0 1 1 2 default 127.0.0.1 1 bf16 false 0 0')")
 
 
 def test_threads_are_the_cores_divided_by_the_ranks_unless_the_user_said_otherwise(shared_kernel):
@@ -99,9 +94,9 @@ def test_threads_are_the_cores_divided_by_the_ranks_unless_the_user_said_otherwi
         os.environ["OMP_NUM_THREADS"] = "7"
         kept = ask()[1]
         del os.environ["OMP_NUM_THREADS"]
-        first, kept, os.environ.get("OMP_NUM_THREADS"), torch.get_num_threads() == torch.get_num_threads()
+        first, kept, os.environ.get("OMP_NUM_THREADS")
     """)
-    assert cell.result == "((True, (3, '3')), '7', None, True)"
+    assert cell.result == "((True, (3, '3')), '7', None)"
 
 
 def test_a_given_environment_reaches_the_ranks_only(shared_kernel):
@@ -136,7 +131,7 @@ def test_a_state_of_the_kernel_is_its_own_before_and_after(shared_kernel):
         from nbstate import PartialState, notebook_launcher
         mine = PartialState()
         def train(): return PartialState().num_processes
-        found = list(notebook_launcher(train, num_processes=2)), list(notebook_launcher(train, num_processes=1))
+        found = [list(notebook_launcher(train, num_processes=n)) for n in (2, 1)]
         found, mine.num_processes, PartialState().num_processes
     """)
-    assert cell.result == "(([2, 2], [1]), 1, 1)"
+    assert cell.result == "([[2, 2], [1]], 1, 1)"

@@ -10,10 +10,12 @@ from tests.bench.table import render
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", choices=[[], *SCENARIOS], default=list(SCENARIOS))
+    parser.add_argument("scenarios", nargs="*", help=f"some of {', '.join(SCENARIOS)}")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each contender")
     options = parser.parse_args()
-    for name in options.scenarios:
+    if unknown := set(options.scenarios) - set(SCENARIOS):
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(SCENARIOS)}")
+    for name in options.scenarios or SCENARIOS:
         for row in SCENARIOS[name](options.rounds):
             print(render(row), flush=True)
 

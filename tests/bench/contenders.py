@@ -24,11 +24,11 @@ def by_hand(function: Callable[..., Any], n: int, *args: Any) -> Any:
     return floor.run(function, n, *args)
 
 
-def by_nbstate(function: Callable[..., Any], n: int, *args: Any) -> Any:
+def by_nbstate(function: Callable[..., Any], n: int, *args: Any, **options: Any) -> Any:
     """Launch with nbstate, output, errors and view included."""
     from nbstate import notebook_launcher
 
-    return list(notebook_launcher(function, args, num_processes=n))
+    return list(notebook_launcher(function, args, num_processes=n, **options))
 
 
 def by_accelerate(function: Callable[..., Any], n: int, *args: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -89,14 +90,8 @@ def first(rounds: int) -> Iterator[Row]:
 def output(rounds: int, lines: int = 200_000) -> Iterator[Row]:
     """Print 200,000 lines on each of 2 ranks."""
     with bench_kernel() as kernel:
-        contenders = {
-            "nbstate": f"by_nbstate(work.print_lines, 2, {lines})",
-            "floor": f"floor.count_lines(work.print_lines, 2, {lines})",
-        }
-        times = medians(kernel, contenders, rounds)
-        yield ratio(f"2 x {lines:,} lines", times, "nbstate", "floor", 2.0, unit="s")
+        run(kernel, "import nbstate\nby_nbstate(work.nothing, 2)")
         cell = kernel.run(
-            "import nbstate\n"
             "with PeakMemory() as memory:\n"
             f"    job = nbstate.launch(work.print_lines, {lines}, num_processes=2)\n"
             "    job.wait()",
@@ -104,10 +99,16 @@ def output(rounds: int, lines: int = 200_000) -> Iterator[Row]:
         )
         checks = kernel.eval(f"[check_log(str(r.log), {lines}) for r in job.ranks]")
         for fault in ("lost", "broken"):
-            yield quantity(f"  lines {fault}", sum(check[fault] for check in checks), 0, "lines")
-        yield quantity("  kernel memory above before", kernel.eval("memory.grown") / MB, 100, "MB")
+            yield quantity(f"lines {fault}", sum(check[fault] for check in checks), 0, "lines")
+        yield quantity("kernel memory above before", kernel.eval("memory.grown") / MB, 100, "MB")
+        contenders = {
+            "nbstate": f"by_nbstate(work.print_lines, 2, {lines})",
+            "floor": f"floor.count_lines(work.print_lines, 2, {lines})",
+        }
+        times = medians(kernel, contenders, rounds)
+        yield ratio(f"2 x {lines:,} lines", times, "nbstate", "floor", 2.0, unit="s")
         sent = sum(len(json.dumps(message["content"])) for message in cell.messages)
-        yield quantity("  bytes on iopub", sent / MB, 5, "MB")
+        yield quantity("bytes on iopub", sent / MB, 5, "MB")
 
 
 def tensors(rounds: int) -> Iterator[Row]:
@@ -169,17 +170,39 @@ def imports(rounds: int) -> Iterator[Row]:
         "launcher": "import torch, nbstate; nbstate.notebook_launcher",
         "torch": "import torch",
     }
+    caching = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     samples: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for name, code in programs.items():
             start = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
+            subprocess.run([sys.executable, "-c", code], check=True, env=caching)
             samples[name].append(time.perf_counter() - start)
-    times = {name: statistics.median(values) for name, values in samples.items()}
+    times = {name: statistics.median(values[1:]) for name, values in samples.items()}
     yield quantity("import nbstate", 1000 * (times["nbstate"] - times["nothing"]), 50, "ms")
     yield ratio("nbstate's launcher", times, "launcher", "torch", 1.02, unit="s")
 
 
+def shared(rounds: int) -> Iterator[Row]:
+    """Read an array of 1 GB of the kernel on 8 ranks."""
+    with bench_kernel() as kernel:
+        run(kernel, "import numpy\narray = numpy.ones(10**9 // 8)")
+        run(kernel, "private = max(by_nbstate(lambda: work.private_growth(array.sum), 8))")
+        extra = 100 * kernel.eval("private") / 1e9
+    yield quantity("memory of a rank that reads 1 GB of the kernel", extra, 5, "%")
+
+
+def fresh(rounds: int) -> Iterator[Row]:
+    """Launch on fresh processes instead of forks, a second time."""
+    with bench_kernel() as kernel:
+        contenders = {
+            "nbstate": "by_nbstate(work.group_up, 2, start_method='forkserver')",
+            "fork": "by_nbstate(work.group_up, 2)",
+        }
+        times = medians(kernel, contenders, rounds)
+        yield ratio("no-op, 2 fresh ranks", times, "nbstate", "fork", 2.0)
+
+
 SCENARIOS = {
-    f.__name__: f for f in (launch, heap, first, output, tensors, error, ddp, idle, imports)
+    f.__name__: f
+    for f in (launch, heap, first, fresh, output, tensors, shared, error, ddp, idle, imports)
 }

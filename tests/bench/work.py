@@ -6,12 +6,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
 TENSOR_VALUES = 64 << 20  # 256 MiB of float32
@@ -65,6 +67,14 @@ def ddp_loop() -> float:
         optimizer.step()
         print(f"step {step} loss {loss.item():.4f}")
     return time.perf_counter() - start
+
+
+def private_growth(read: Callable[[], object]) -> int:
+    """Return by how many bytes this process's own memory grows when `read` is called."""
+    process = psutil.Process()
+    before = process.memory_full_info().uss
+    read()
+    return process.memory_full_info().uss - before
 
 
 def wait_for(path: str) -> None:

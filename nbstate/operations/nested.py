@@ -76,7 +76,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any, name: str = 
         if name:
             where = f" at {path}" if path else ""
             raise TypeError(
-                f"{name} takes tensors, alone or nested, and got a {type(part).__name__}{where}; "
+                f"{name} takes tensors, alone or nested, and got {type(part).__name__}{where}; "
                 f"for other objects there are gather_object and broadcast_object_list"
             )
         return part

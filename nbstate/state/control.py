@@ -115,8 +115,8 @@ class ProcessControl:
         """Return once every process has called this; nothing to do for one process.
 
         A wait, not a collective: it goes through the process group's store, so an hour of work on
-        one rank ends nobody while real collectives keep their timeout. After a while it tells who
-        is missing, on the logger ``nbstate``.
+        one rank ends nobody while real collectives keep their timeout. After a while it tells on
+        stderr who is missing.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ Counting in the store and not in the process keeps ranks in step across resets o
 
 from __future__ import annotations
 
-import logging
+import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch.distributed.distributed_c10d import Store
-
-logger = logging.getLogger("nbstate")
 
 # Seconds of waiting before the first notice; each further one comes after twice the time.
 FIRST_NOTICE = 5.0
@@ -153,14 +151,15 @@ class StoreWaiting:
                 )
             if waited >= notice_after:
                 notice_after *= 2
-                logger.warning(
-                    "rank %d%s is waiting for %s since %s",
-                    self._rank,
-                    f" {doing}" if doing else "",
-                    _names(missing()),
-                    _duration(waited),
-                )
+                self._notice(doing, missing(), waited)
             time.sleep(min(max(waited * _SHARE, _SHORTEST), _LONGEST))
+
+    def _notice(self, doing: str, missing: list[int], waited: float) -> None:
+        told = f"rank {self._rank} {doing}".rstrip()
+        since = _duration(waited)
+        print(  # noqa: T201, it belongs among the rank's own words
+            f"{told} is waiting for {_names(missing)} since {since}", file=sys.stderr, flush=True
+        )
 
     def _missing(self, turn: int) -> list[int]:
         ranks = range(self._world_size)

@@ -90,6 +90,8 @@ class RankError(ChildFailedError):
         Every failed rank; real failures first, in order of time.
     results : dict of int to object
         What the ranks that had finished returned.
+    restarts
+        How often the ranks had been started anew before; the failures are those of the last time.
 
     Notes
     -----
@@ -112,8 +114,10 @@ class RankError(ChildFailedError):
         failures: Mapping[int, RankFailure],
         results: Mapping[int, Any],
         others: Mapping[int, str],
+        restarts: int = 0,
     ) -> None:
         self.name = name
+        self.restarts = restarts
         self.world_size = world_size
         self.results = dict(results)
         self._others = dict(others)
@@ -128,6 +132,11 @@ class RankError(ChildFailedError):
                 return failure.exception
         return None
 
+    @property
+    def is_real(self) -> bool:
+        """Whether a rank failed by itself, and was not only stopped or left by its peers."""
+        return any(isinstance(f, RankFailure) and not f.secondary for f in self.failures.values())
+
     def format_msg(self, *_: str, **__: str) -> str:
         """Return the whole text: headline, traceback, one line for each other rank."""
         first, *rest = (f for f in self.failures.values() if isinstance(f, RankFailure))
@@ -139,6 +148,9 @@ class RankError(ChildFailedError):
         told = {f.rank: _in_one_line(f, first.rank) for f in rest} | self._others
         if told:
             lines += ["", *(f"rank {rank}: {text}" for rank, text in sorted(told.items()))]
+        if self.restarts:
+            times = "1 restart" if self.restarts == 1 else f"{self.restarts} restarts"
+            lines += ["", f"It failed again after {times}; this is the last failure."]
         return "\n".join(lines)
 
     def title(self, first: RankFailure) -> str:

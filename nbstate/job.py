@@ -10,7 +10,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbstate import report
+from nbstate import report, whereabouts
 from nbstate.loop import Loop
 from nbstate.rank.bootstrap import Setup
 from nbstate.rank.call import Descriptor
@@ -78,6 +78,7 @@ class Job:
         self.number = next(_numbers)
         self.state: JobState = "starting"
         self.notes: list[str] = []
+        self.restarts = 0
         self.error: RankError | None = None
         self.rendezvous = Rendezvous(options.master_addr, options.use_port)
         self.ranks = tuple(Rank(index, log_dir) for index in range(world_size))
@@ -179,8 +180,11 @@ class Job:
         self.loop.ask(self.loop.kill)
 
     def stacks(self) -> str:
-        """Return what each living rank is doing, as text: its stack, innermost line first."""
-        return report.stacks(self)
+        """Return where each rank is, as text: the collective it waits in and its stack.
+
+        Equal ranks stand together, the odd one out first. It works while the ranks are stuck.
+        """
+        return whereabouts.stacks(self)
 
     def logs(self, rank: int | None = None) -> str:
         """Return the whole text of one rank, or of all of them one after the other."""
@@ -267,7 +271,11 @@ class Job:
     def setup_for(self, rank: Rank, line: Line, not_ours: Sequence[int]) -> Setup:
         """Return what a rank is told at its birth."""
         place = Place(
-            self.world_size, self.rendezvous.address, self.rendezvous.port, f"nbstate-{self.number}"
+            self.world_size,
+            self.rendezvous.address,
+            self.rendezvous.port,
+            f"nbstate-{self.number}",
+            self.restarts,
         )
         return Setup(
             rank=rank.index,
@@ -276,6 +284,7 @@ class Job:
             call=self.start_method.call,
             surroundings=self.start_method.surroundings,
             environment=environment(place, rank.index, self.options, rank.error_file),
+            trace=self.options.trace,
             threads=threads_per_rank(self.world_size, self.options),
             seed=self.options.seed,
             connection=line.far_connection,
@@ -290,6 +299,22 @@ class Job:
         self.state = "running"
         self._ready.set()
         self.changed()
+
+    def may_restart(self) -> bool:
+        """A rank has failed, and all are gone: tell of it and be ready for the next attempt.
+
+        False where no rank failed by itself, so that there is nothing to try again.
+        """
+        _, error = report.outcome(self)
+        if error is None or not error.is_real:
+            return False
+        self.restarts += 1
+        headline = str(error).splitlines()[0]
+        self.note(f"restart {self.restarts} of {self.options.max_restarts}: {headline}")
+        self._values.clear()
+        self._weights = []
+        self.rendezvous.renew()
+        return True
 
     def stopping(self) -> None:
         """The ranks have been asked to stop."""

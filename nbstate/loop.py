@@ -26,9 +26,22 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from nbstate import memory
+from nbstate.inquiry import Inquiry
+from nbstate.matching import Matcher
 from nbstate.ranks import Line, Rank
+from nbstate.stall import Watch
 from nbstate.start.guard import Guard
-from nbstate.wire import ClearOutput, Display, Failed, Leave, Returned, Started
+from nbstate.wire import (
+    Announced,
+    ClearOutput,
+    Display,
+    Failed,
+    Leave,
+    Pulse,
+    Returned,
+    Started,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,12 +52,6 @@ Reason = Literal["failure", "stop", "timeout"]
 
 TERM_TO_KILL = 1.0
 """Seconds between the second and the last step of ending a rank that does not stop."""
-
-STACKS_WITHIN = 1.0
-"""Seconds after which a rank that has not written its stack is taken to be unable to."""
-
-MEMORY_EVERY = 1.0
-"""Seconds between two readings of the ranks' memory."""
 
 # The kernel's ends of every run that is under way: no rank of any run may hold them.
 _kernel_ends: dict[int, tuple[int, ...]] = {}
@@ -64,7 +71,10 @@ class Loop:
         self._asking = threading.Lock()
         self._asked: deque[Callable[[], None]] = deque()
         self._deadlines: list[tuple[float, Callable[[], None]]] = []
-        self._stacks_awaited: list[threading.Event] = []
+        self._inquiry = Inquiry(self._at)
+        self._watch = Watch(job, lambda then: self._inquiry.ask(self.lines, then))
+        self._matcher = Matcher(self._send_verdict)
+        self._restarts_left = job.options.max_restarts
         self._leaving = False
         self.reason: Reason | None = None
         self.memory_kills = memory.kills_for_memory()
@@ -87,13 +97,17 @@ class Loop:
         try:
             # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            self._listen(self._wake_end, self._do_what_was_asked)
             self._start()
             self._hear()
+            while self._restarts_left and self.reason == "failure" and self._job.may_restart():
+                self._begin_again()
+                self._start()
+                self._hear()
         finally:
             self._end()
 
     def _start(self) -> None:
-        self._listen(self._wake_end, self._do_what_was_asked)
         with self._job.start_method.ready():
             for rank in self._job.ranks:
                 self._start_one(rank)
@@ -103,8 +117,17 @@ class Loop:
         self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
         if self._job.options.timeout is not None:
-            self._at(self._job.options.timeout, self._out_of_time)
-        self._at(MEMORY_EVERY, self._read_memory)
+            self._at(self._job.options.timeout - self._job.elapsed, self._out_of_time)
+        self._at(self._watch.every, self._look)
+
+    def _begin_again(self) -> None:
+        """Every rank of a failed attempt is gone: be as before the first one."""
+        self._restarts_left -= 1
+        self._leave_nothing()
+        self._guard, self.lines, self.reason = None, [], None
+        self._matcher = Matcher(self._send_verdict)
+        for rank in self._job.ranks:
+            rank.begin_again()
 
     def _start_one(self, rank: Rank) -> None:
         line = Line(rank)
@@ -136,8 +159,8 @@ class Loop:
             self._meet_deadlines()
             self._job.changed()
 
-    def _end(self) -> None:
-        _kernel_ends.pop(id(self), None)
+    def _leave_nothing(self) -> None:
+        """End what a run or an attempt still has: ranks, pipes, the guard, deadlines."""
         for line in self.lines:
             if line.rank.alive:  # only when starting or hearing itself broke
                 line.kill()
@@ -146,18 +169,25 @@ class Loop:
             line.close()
         if self._guard is not None:
             self._guard.dismiss()
+        self._inquiry.end()
+        self._deadlines.clear()
+
+    def _end(self) -> None:
+        self._leave_nothing()
+        _kernel_ends.pop(id(self), None)
+        for rank in self._job.ranks:
+            rank.output.finish()
         with self._asking:
             self._over = True
             while self._asked:
                 self._asked.popleft()()
-            self._check_stacks()
+            self._inquiry.end()
         self._selector.close()
         os.close(self._wake_end)
         os.close(self._wake)
         self._job.rendezvous.close()
         # No circle of references: big results are freed with the last name for them.
-        self._deadlines.clear()
-        del self._job
+        del self._job, self._watch, self._inquiry, self._matcher
 
     # -- hearing
 
@@ -177,6 +207,7 @@ class Loop:
     def _hear_text(self, line: Line, stream: str) -> None:
         if not line.read_text(stream):
             self._forget(line.stdout if stream == "stdout" else line.stderr)
+        self._watch.spoke()
 
     def _hear_messages(self, line: Line) -> None:
         heard = False
@@ -190,6 +221,14 @@ class Loop:
         if isinstance(message, Started):
             line.rank.state = "running"
             line.began = True
+            self._watch.moved()
+        elif isinstance(message, Pulse):
+            line.take_pulse(message)
+            self._inquiry.check(self.lines)
+            if message.moved:
+                self._watch.moved()
+        elif isinstance(message, Announced):
+            self._matcher.take(line.rank.index, message)
         elif isinstance(message, (Display, ClearOutput)):
             line.rank.output.draw(message)
         elif isinstance(message, Returned):
@@ -199,6 +238,7 @@ class Loop:
             self._failed(line)
         else:
             self._job.heard(line.rank, message)
+            self._watch.moved()
 
     def _take_result(self, line: Line, message: Returned) -> None:
         line.returned = message
@@ -208,6 +248,8 @@ class Loop:
             line.send(Leave(tear_down=False))
             return
         line.rank.state = "done"
+        self._watch.spoke()
+        self._matcher.returned(line.rank.index)
         if self.reason is not None:
             line.send(Leave(tear_down=False))
         elif all(other.rank.state == "done" for other in self.lines):
@@ -252,6 +294,8 @@ class Loop:
 
     def stop(self, reason: Reason) -> None:
         """End the run, politely first: a keyboard interrupt, then SIGTERM, then SIGKILL."""
+        if reason != "failure":
+            self._restarts_left = 0
         if self.reason is not None or self._leaving:
             return
         self.reason = reason
@@ -262,7 +306,8 @@ class Loop:
             elif line.failed is None and line.rank.alive:
                 line.told_to_stop = True
                 line.ask_for_stacks()
-                line.signal(signal.SIGINT)
+                if not line.told_wrong:  # it is about to raise by itself
+                    line.signal(signal.SIGINT)
         grace = self._job.options.grace
         self._at(grace, lambda: self._signal_all(signal.SIGTERM))
         self._at(grace + TERM_TO_KILL, self.kill)
@@ -280,6 +325,7 @@ class Loop:
     def kill(self) -> None:
         """End every rank that is still there, with all that it started."""
         self.reason = self.reason or "stop"
+        self._restarts_left = 0
         for line in self.lines:
             if line.rank.alive:
                 line.told_to_stop = True
@@ -295,37 +341,25 @@ class Loop:
             self.stop("timeout")
 
     def collect_stacks(self) -> None:
-        """Have every living rank write its stack, and return when they have, from any thread.
-
-        A rank that cannot even do that, such as one stopped by a debugger, is waited for in vain
-        for `STACKS_WITHIN` seconds.
-        """
+        """Have every living rank say where it is; return once they have. From any thread."""
         told = threading.Event()
-        if self.ask(lambda: self._collect_stacks(told)):
+        if self.ask(lambda: self._inquiry.ask(self.lines, told.set)):
             told.wait()
-
-    def _collect_stacks(self, told: threading.Event) -> None:
-        for line in self.lines:
-            line.ask_for_stacks()
-        self._stacks_awaited.append(told)
-        self._at(STACKS_WITHIN, told.set)
-        self._check_stacks()
 
     def _hear_stacks(self, line: Line) -> None:
         if not line.read_stacks():
             self._forget(line.stacks)
-        self._check_stacks()
+        self._inquiry.check(self.lines)
 
-    def _check_stacks(self) -> None:
-        if all(line.told_its_stack for line in self.lines if line.rank.alive):
-            while self._stacks_awaited:
-                self._stacks_awaited.pop().set()
+    def _look(self) -> None:
+        self._watch.look()
+        for told in self._matcher.lonely(lambda rank: self.lines[rank].rank.doing):
+            self._job.note(told)
+        self._at(self._watch.every, self._look)
 
-    def _read_memory(self) -> None:
-        for line in self.lines:
-            if line.rank.alive and line.rank.pid is not None:
-                line.rank.memory = memory.used_by(line.rank.pid) or line.rank.memory
-        self._at(MEMORY_EVERY, self._read_memory)
+    def _send_verdict(self, rank: int, verdict: Verdict) -> None:
+        self.lines[rank].told_wrong = bool(verdict.wrong)
+        self.send(rank, verdict)
 
     # -- time
 

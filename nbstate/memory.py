@@ -9,14 +9,6 @@ import psutil
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def used_by(pid: int) -> int | None:
-    """Return the resident memory of a process in bytes, None where it is gone."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return None
-
-
 def limit() -> tuple[int, str]:
     """Return the memory limit in bytes, and whose it is: the container's or the machine's."""
     total = int(psutil.virtual_memory().total)

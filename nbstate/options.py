@@ -31,7 +31,9 @@ class LaunchOptions:
     rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id
         How several machines find each other, as torchrun's options of the same names.
     max_restarts, monitor_interval
-        How often failed ranks are started anew, and seconds between two looks at them.
+        How often all ranks are started anew once one has failed; they find the count in
+        ``TORCHELASTIC_RESTART_COUNT``. The second is accepted as torchrun's: here a failure is
+        seen at once.
     log_line_prefix_template
         As torchrun's option of the same name.
     wait
@@ -71,7 +73,8 @@ class LaunchOptions:
     cluster
         Address of a Ray cluster to run on.
     trace
-        Record every collective of every rank.
+        Have every rank announce each collective and wait until all agree on it. Ranks that do not
+        match raise at once and say who called what where. Slow; to find a mistake.
     devices
         Which accelerators to use, by index, one per rank.
     write_back
@@ -186,9 +189,7 @@ class LaunchOptions:
             "rdzv_conf": bool(self.rdzv_conf),
             "rdzv_id": self.rdzv_id != "none",
             "log_line_prefix_template": self.log_line_prefix_template is not None,
-            "max_restarts": self.max_restarts != 0,
             "cluster": self.cluster is not None,
-            "trace": self.trace,
         }
         for name, used in missing.items():
             if used:

@@ -119,8 +119,8 @@ class RankOutput:
                 slot.content = message
                 self._drop_old_drawings()
 
-    def finish(self) -> None:
-        """The rank is gone: nothing more comes, so nothing is held back any longer."""
+    def settle(self) -> None:
+        """The rank's process is gone: what it left half said is not held back any longer."""
         with self._lock:
             for stream, data in list(self._held.items()):
                 self._take(stream, data)
@@ -131,6 +131,11 @@ class RankOutput:
                 self._append(Slot(number, message))
             self._early.clear()
             self._waiting.clear()
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        self.settle()
+        with self._lock:
             self._log.close()
 
     # -- read by views and by the user

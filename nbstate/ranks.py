@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nbstate import processes, stacks, values
 from nbstate.output import RankOutput
 from nbstate.rank.bootstrap import STACK_SIGNAL
-from nbstate.wire import Failed, Returned
+from nbstate.wire import Collective, Failed, Look, Pulse, Returned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +79,13 @@ class Rank:
         """Whether its process exists."""
         return self.pid is not None and not self.gone
 
+    def begin_again(self) -> None:
+        """Be a rank that has not started yet, once more; what it has said stays."""
+        self.pid = self.exitcode = self.memory = None
+        self.gone = False
+        self.state = "starting"
+        self.doing = ""
+
     def __repr__(self) -> str:
         return f"<rank {self.index}: {self.state}, pid {self.pid}>"
 
@@ -97,6 +104,10 @@ class Line:
         self.failed: Failed | None = None
         self.began = False
         self.told_to_stop = False
+        self.told_wrong = False
+        self.pulse: Pulse | None = None
+        self._pulse_awaited = False
+        self._cpu = 0.0
         self.ended_at = 0
         self._stacks_text = b""
         self.death: int | None = None
@@ -192,9 +203,38 @@ class Line:
         return stacks.latest(self._stacks_text.decode("utf-8", "replace"))
 
     @property
-    def told_its_stack(self) -> bool:
-        """Whether the stack that was asked for last has arrived whole."""
-        return stacks.is_whole(self._stacks_text.decode("utf-8", "replace"))
+    def said_where(self) -> bool:
+        """Whether all that was asked for last has arrived."""
+        text = self._stacks_text.decode("utf-8", "replace")
+        return not self._pulse_awaited and stacks.is_whole(text)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the user's function is running in it, or about to."""
+        return self.rank.alive and self.rank.state in ("starting", "running")
+
+    def take_pulse(self, pulse: Pulse) -> None:
+        """The rank has said where it is."""
+        self._pulse_awaited = self._pulse_awaited and pulse.moved
+        self.pulse = pulse
+        if self.at_work:
+            self.rank.doing = pulse.doing
+
+    @property
+    def collective(self) -> Collective | None:
+        """The collective that the rank was in when it said so last."""
+        if self.pulse is not None and not self._pulse_awaited:
+            return self.pulse.collective
+        name = self.stack.collective  # its C code holds the lock: the stack is all there is
+        return Collective(name, where=self.stack.where) if name else None
+
+    def measure(self) -> float:
+        """Note the rank's memory; return the seconds of CPU time used since the last time."""
+        found = None if self.rank.pid is None else processes.usage(self.rank.pid)
+        if found is None:
+            return 0.0
+        before, (self.rank.memory, self._cpu) = self._cpu, found
+        return self._cpu - before
 
     # -- telling
 
@@ -214,6 +254,13 @@ class Line:
         self._stacks_text = b""
         if self.rank.state != "starting":  # before that the signal would end it
             self.signal(STACK_SIGNAL)
+
+    def ask_where(self) -> None:
+        """Have the rank say where it is: its stack, and the collective it is in."""
+        self.ask_for_stacks()
+        self._pulse_awaited = self.at_work
+        if self._pulse_awaited:
+            self.send(Look())
 
     def kill(self) -> None:
         """End the rank's process and all that it started, at once."""
@@ -249,7 +296,7 @@ class Line:
                 pass
         while self.read_stacks():
             pass
-        self.rank.output.finish()
+        self.rank.output.settle()
 
     def close(self) -> None:
         """Close every descriptor that is still open."""

@@ -30,7 +30,7 @@ def outcome(job: Job) -> tuple[Outcome, RankError | None]:
     finished = dict(sorted(job.values.items()))
     told_of = "finished; what it returned is in error.results"
     others = dict.fromkeys(finished.keys() - found.keys(), told_of)
-    told: tuple[Any, ...] = (job.name, job.world_size, found, finished, others)
+    told: tuple[Any, ...] = (job.name, job.world_size, found, finished, others, job.restarts)
     real = any(not failure.secondary for failure in failures)
     if job.loop.reason == "timeout" and not real:
         assert job.options.timeout is not None
@@ -129,19 +129,3 @@ def _exception(said: Failed) -> BaseException | None:
     except Exception:  # told as text all the same
         return None
     return found if isinstance(found, BaseException) else None
-
-
-def stacks(job: Job) -> str:
-    """Return the stacks of the living ranks, equal ones together."""
-    job.loop.collect_stacks()
-    told: dict[str, list[int]] = {}
-    for line in job.loop.lines:
-        if line.rank.alive:
-            told.setdefault(str(line.stack), []).append(line.rank.index)
-    parts = [f"{_ranks(ranks)}:\n{text}" for text, ranks in told.items()]
-    return "\n\n".join(parts) or f"no rank of {job.name} is alive"
-
-
-def _ranks(ranks: list[int]) -> str:
-    word = "rank" if len(ranks) == 1 else "ranks"
-    return f"{word} {', '.join(map(str, ranks))}"

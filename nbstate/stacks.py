@@ -53,6 +53,11 @@ class Stack:
         public = [name for name in names if not name.startswith("_")]
         return public[-1] if public else ""
 
+    @property
+    def asks_the_user(self) -> bool:
+        """Whether it waits for somebody to type an answer."""
+        return any(frame.file.endswith("nbstate/rank/stdin.py") for frame in self.frames)
+
     def __str__(self) -> str:
         return "\n".join(f"  {frame}" for frame in self._of_the_function())
 

@@ -77,8 +77,12 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """A traced rank is about to call a collective; `key` must be the same on all members."""
+    """A traced rank is about to call a collective of a group; `key` is what all must agree on.
 
+    It `waits` for a `Verdict`, unless the collective is to run in the background.
+    """
+
+    group: str
     collective: Collective
     key: str
     waits: bool

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.rank import capture, failure, front, parent
+from nbstate.rank import capture, failure, front, parent, pulse, trace
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
@@ -50,6 +50,7 @@ class Setup:
     environment: Mapping[str, str]
     threads: int | None
     seed: int | tuple[str, int] | None
+    trace: bool
     connection: Connection[Any, Any]
     stdout: int
     stderr: int
@@ -162,6 +163,9 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
 
     channel.handlers[Leave] = told_to_leave
     front.install(channel, setup.stdout)
+    pulse.start(channel)
+    if setup.trace:
+        trace.install(channel)
     channel.listen()
     channel.send(Started(os.getpid()))
     outcome, descriptor = _call(setup, by_reference)

@@ -45,6 +45,11 @@ _METHODS: dict[str, int | None] = {
 }
 
 
+def install(channel: Channel) -> None:
+    """Have every collective of this rank compared."""
+    Tracer(channel).wrap_all()
+
+
 class Tracer:
     """Announces what this rank is about to call, and waits until the kernel has compared it."""
 
@@ -54,7 +59,7 @@ class Tracer:
         self._calls: Counter[str] = Counter()
         channel.handlers[Verdict] = self._verdicts.put
 
-    def install(self) -> None:
+    def wrap_all(self) -> None:
         """Wrap every collective of torch's process groups."""
         from torch.distributed import ProcessGroup
 
@@ -79,7 +84,7 @@ class Tracer:
         # What runs in the background may rightly begin here before it does elsewhere.
         waits = not collectives.is_asynchronous(frame)
         key = f"{method} {collectives.terms(frame)} {_shapes(args, same)}"
-        self._channel.send(Announced(collective, key, waits))
+        self._channel.send(Announced(group.group_name, collective, key, waits))
         if waits and (wrong := self._verdicts.get().wrong):
             from nbstate.operations import DistributedOperationException
 

@@ -33,6 +33,7 @@ class Place:
     address: str
     port: int
     run_id: str
+    restarts: int = 0
 
 
 def environment(place: Place, rank: int, options: LaunchOptions, error_file: str) -> dict[str, str]:
@@ -51,7 +52,7 @@ def environment(place: Place, rank: int, options: LaunchOptions, error_file: str
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),
         "TORCHELASTIC_RUN_ID": place.run_id,
-        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_RESTART_COUNT": str(place.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(options.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": error_file,

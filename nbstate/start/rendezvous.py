@@ -34,6 +34,13 @@ class Rendezvous:
     """
 
     def __init__(self, address: str, port: int | None) -> None:
+        self.address = address
+        self._wanted = port
+        self._store: TCPStore | None = None
+        self._bind()
+
+    def _bind(self) -> None:
+        address, port = self.address, self._wanted
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,9 +51,7 @@ class Rendezvous:
         except OSError as error:
             self._socket.close()
             raise OSError(error.errno, _why(address, port, error)) from None
-        self.address = address
         self.port: int = self._socket.getsockname()[1]
-        self._store: TCPStore | None = None
 
     def open_store(self, world_size: int) -> TCPStore:
         """Serve the store; from here on the socket is the store's."""
@@ -62,6 +67,11 @@ class Rendezvous:
             master_listen_fd=self._socket.detach(),
         )
         return self._store
+
+    def renew(self) -> None:
+        """Be as before the store was opened: the next attempt must not find what ranks left."""
+        self.close()
+        self._bind()
 
     def close(self) -> None:
         """Stop serving, and free the port."""

@@ -1,0 +1,81 @@
+"""Where the ranks of a run are, as text: equal ranks together, the odd one out first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nbstate.job import Job
+    from nbstate.ranks import Line
+
+
+def stacks(job: Job) -> str:
+    """Return the collective and the stack of each living rank, innermost line first."""
+    job.loop.collect_stacks()
+    lines = [line for line in job.loop.lines if line.at_work]
+    if not lines:
+        return f"no rank of {job.name} is at work"
+    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines))))
+
+
+def stall(job: Job) -> str:
+    """Return the report of ranks that no longer get on and have just said where they are."""
+    lines = [line for line in job.loop.lines if line.at_work]
+    done = [line.rank.index for line in job.loop.lines if line.rank.state == "done"]
+    limit = f"{job.options.stall_after:g} s"
+    late = _ranks(line.rank.index for line in lines)
+    if done:
+        head = f"{late} still at work, {limit} after {_ranks(done)} returned"
+    else:
+        head = f"no sign of life from any rank for {limit}"
+    why = mismatch(lines)
+    return "\n".join(filter(None, (f"{head}:", _folded(lines), why)))
+
+
+def mismatch(lines: Sequence[Line]) -> str:
+    """Say what is wrong if these ranks wait for each other in vain, else ``""``."""
+    there = {line.rank.index: c for line in lines if (c := line.collective) is not None}
+    if not there:
+        return ""
+    calls = {(c.group, c.number, c.name, c.details) for c in there.values()}
+    if len(calls) > 1:
+        return (
+            "these collectives do not match: every rank must call the same one, in the same order"
+        )
+    missing = [line.rank.index for line in lines if line.rank.index not in there]
+    if missing:
+        return f"{_ranks(there)} will wait until {_ranks(missing)} calls it too"
+    called = next(iter(there.values()))
+    absent = [rank for rank in called.members if rank not in there]
+    return f"{_ranks(there)} waits for {_ranks(absent)} in vain" if absent else ""
+
+
+def _folded(lines: Sequence[Line]) -> str:
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((_state(line, lines), str(line.stack)), []).append(line)
+    ordered = sorted(groups.items(), key=lambda item: _oddness(item[1]))
+    return "\n\n".join(
+        f"{_ranks(line.rank.index for line in same)}{state}:\n{stack}"
+        for (state, stack), same in ordered
+    )
+
+
+def _oddness(same: Sequence[Line]) -> tuple[int, bool, int]:
+    return len(same), same[0].collective is not None, same[0].rank.index
+
+
+def _state(line: Line, lines: Sequence[Line]) -> str:
+    if line.collective is not None:
+        return f": in {line.collective}"
+    if all(other.collective is None for other in lines):
+        return ""
+    begun = f", {line.pulse.calls} begun so far" if line.pulse is not None else ""
+    return f": in no collective{begun}"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    numbers = [str(rank) for rank in ranks]
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers)}"

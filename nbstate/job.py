@@ -87,6 +87,7 @@ class Job:
         self._failures: dict[int, RankFailure] = {}
         self._weights: list[Mapping[str, Any]] = []
         self._broken: BaseException | None = None
+        self.page: Any = None  # what its view leaves of it
         self.handlers: dict[type, Callable[[Rank, Any], None]] = {}
         self._listeners: set[threading.Event] = set()
         self._ready = threading.Event()

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "View", "attach", "last_run", "show"]
 
-_views: weakref.WeakKeyDictionary[Job, View] = weakref.WeakKeyDictionary()
+_views: weakref.WeakValueDictionary[int, View] = weakref.WeakValueDictionary()
+"""The views of jobs by number: a view lives as long as its thread, and then only its page does."""
 
 
 def attach(job: Job, kind: str) -> View:
@@ -40,7 +41,7 @@ def attach(job: Job, kind: str) -> View:
     place = this_place()
     view = _view(job, choose_view(kind), place)
     view.widgets = Relay(job, place, live=isinstance(view, BoardView)).widgets
-    _views[job] = view
+    _views[job.number] = view
     shell = running_shell()
     if shell is not None:  # a job as the last line of a cell
         shell.display_formatter.ipython_display_formatter.for_type(type(job), show)
@@ -51,10 +52,11 @@ def attach(job: Job, kind: str) -> View:
 def show(job: Job) -> None:
     """Show a job in the cell that runs now: an equal board while it runs, its page afterwards."""
     place = this_place()
-    view = _views.get(job)
+    view = _views.get(job.number)
     if isinstance(view, BoardView) and isinstance(place, Cell) and view.show_again(place):
         return
-    place.show(make_page(job, view.widgets if view is not None else None).bundle())
+    page = job.page or make_page(job, view.widgets if view is not None else None)
+    place.show(page.bundle())
 
 
 def last_run() -> Page:

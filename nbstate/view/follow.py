@@ -98,7 +98,8 @@ class View:
             self._hold_back()
             self.changed.wait(rest)
         page = make_page(self.job, self.widgets, timed=self.place.watched)
-        View.last_page = page
+        View.last_page = self.job.page = page
+        self.job.handlers.clear()  # no circle of references: results go with the last name for them
         self.finish(page)
         if self.widgets is not None:
             self.widgets.close()

@@ -12,6 +12,7 @@ from nbstate.state.facts import ProcessFacts
 from nbstate.state.kinds import DistributedType, checked_precision
 from nbstate.state.life import SharedState, caller, end
 from nbstate.state.place import Place, find_place, glance
+from nbstate.state.scopes import scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,9 +80,8 @@ class PartialState(SharedState[ProcessFacts], ProcessControl):
     @classmethod
     def _reset_state(cls) -> None:
         """Forget this state, and the AcceleratorState that stands on it."""
-        from nbstate.state.accelerator import AcceleratorState
-
-        end(f"PartialState._reset_state() {caller()}", cls, AcceleratorState)
+        standing = [each for each in scope().lives if issubclass(each, ProcessControl)]
+        end(f"PartialState._reset_state() {caller()}", *standing)
 
     def _lines(self) -> Iterator[tuple[str, object]]:
         yield from lines(self._facts)

@@ -256,6 +256,7 @@ class Job:
         finally:
             self._write_back()
             del self.start_method  # the kernel may free what the run held on to
+            self.handlers.clear()  # no circle of references: results go with the last name for them
             self._ended = time.monotonic()
             _alive.discard(self)
             self._over.set()

@@ -99,7 +99,6 @@ class View:
             self.changed.wait(rest)
         page = make_page(self.job, self.widgets, timed=self.place.watched)
         View.last_page = self.job.page = page
-        self.job.handlers.clear()  # no circle of references: results go with the last name for them
         self.finish(page)
         if self.widgets is not None:
             self.widgets.close()

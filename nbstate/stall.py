@@ -88,8 +88,8 @@ class Watch:
         return sum(processes.cpu_of_family(pid) for pid in pids)
 
     def _tell(self) -> None:
-        if self._job.loop.reason is not None:
-            return  # meanwhile the run is being ended
+        if self._job.loop.reason is not None or not self._at_work():
+            return  # meanwhile the run is at its end
         if any(line.stack.asks_the_user for line in self._job.loop.lines):
             self.spoke()  # not stuck: somebody has yet to answer
             return

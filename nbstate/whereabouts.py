@@ -17,7 +17,7 @@ def stacks(job: Job) -> str:
     lines = [line for line in job.loop.lines if line.at_work]
     if not lines:
         return f"no rank of {job.name} is at work"
-    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines))))
+    return _told(lines)
 
 
 def stall(job: Job) -> str:
@@ -30,8 +30,11 @@ def stall(job: Job) -> str:
         head = f"{late} still at work, {limit} after {_ranks(done)} returned"
     else:
         head = f"no sign of life from any rank for {limit}"
-    why = mismatch(lines)
-    return "\n".join(filter(None, (f"{head}:", _folded(lines), why)))
+    return f"{head}:\n{_told(lines)}"
+
+
+def _told(lines: Sequence[Line]) -> str:
+    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines))))
 
 
 def mismatch(lines: Sequence[Line]) -> str:

@@ -1,0 +1,188 @@
+"""Ranks that no longer get on are told of, with the collective and the line of each."""
+
+from __future__ import annotations
+
+import pytest
+
+# A stalled run is ended as soon as it has been told of: no test waits for a time to pass.
+STALLED = """
+def stalled(train, n=2, **options):
+    job = launch(train, num_processes=n, stall_after=0.5, grace=0.5, view="silent", **options)
+    while not job.notes and not job.done:
+        time.sleep(0.01)
+    report, stacks = "\\n".join(job.notes), job.stacks()
+    job.stop()
+    while not job.done:
+        time.sleep(0.01)
+    print(report)
+    return report, stacks
+"""
+
+
+@pytest.fixture
+def kernel_with_stalls(notebook):
+    notebook.run(STALLED)
+    return notebook
+
+
+def test_different_collectives_are_told_of_with_the_odd_one_out_first(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            rank = PartialState().process_index
+            dist.all_reduce(torch.ones(3))
+            if rank == 1:
+                dist.broadcast(torch.ones(2, 3), src=0)
+            else:
+                dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX)
+        report, stacks = stalled(train, 3)
+        first, second = (report.index(name) for name in ("rank 1: in broadcast", "ranks 0, 2: in"))
+        first < second, stacks in report
+    """)
+    assert cell.result == "(True, True)"
+    assert "no sign of life from any rank for 0.5 s" in cell.stdout
+    assert "in broadcast of float32[2, 3] from rank 0, call 2 of the default group" in cell.stdout
+    assert "in all_reduce MAX of float32[3], call 2 of the default group" in cell.stdout
+    assert "in train: dist.broadcast(torch.ones(2, 3), src=0)" in cell.stdout
+    assert "do not match" in cell.stdout
+
+
+def test_different_shapes_are_told_of(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            rank = PartialState().process_index
+            dist.all_gather([torch.ones(3), torch.ones(3)], torch.ones(3))
+            if rank == 0:
+                dist.send(torch.ones(1), 1)
+            dist.reduce(torch.ones(2 + rank), 0) if rank else time.sleep(600)
+        _ = stalled(train)
+    """)
+    assert "in no collective" in cell.stdout or "in send" in cell.stdout
+    assert "in train" in cell.stdout
+
+
+def test_a_collective_that_one_rank_calls_names_who_is_missing(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            if PartialState().is_main_process:
+                dist.all_gather_object([None, None], "text")
+            time.sleep(600)
+        _ = stalled(train)
+    """)
+    assert "rank 1: in no collective, 0 begun so far:" in cell.stdout
+    assert "in train: time.sleep(600)" in cell.stdout
+    assert "rank 0: in all_gather_object, call 1 of the default group:" in cell.stdout
+    assert "rank 0 will wait until rank 1 calls it too" in cell.stdout
+
+
+def test_groups_and_waits_are_named(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            rank = PartialState().process_index
+            group = dist.new_group([0, 2])
+            if rank == 0:
+                dist.barrier(group)
+            elif rank == 1:
+                PartialState().wait_for_everyone()
+            time.sleep(600)
+        _ = stalled(train, 3)
+    """)
+    assert "rank 0: in barrier, call 1 of the group of ranks 0, 2" in cell.stdout
+    assert "rank 1: in wait_for_everyone" in cell.stdout
+
+
+def test_a_rank_that_never_returns_is_told_of_even_if_it_is_busy(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            if os.environ["RANK"] == "1":
+                while True:
+                    pass
+        _ = stalled(train)
+    """)
+    assert "rank 1 still at work, 0.5 s after rank 0 returned" in cell.stdout
+    assert "in train: pass" in cell.stdout or "in train: while True" in cell.stdout
+
+
+def test_ranks_whose_c_code_holds_the_lock_are_told_of(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        import ctypes
+        lock = ctypes.PyDLL(None).pthread_mutex_lock    # keeps the interpreter's lock meanwhile
+        mutex = ctypes.create_string_buffer(64)
+        def train():
+            lock(mutex), lock(mutex)
+        _ = stalled(train)
+    """)
+    assert "ranks 0, 1:" in cell.stdout
+    assert "in train: lock(mutex), lock(mutex)" in cell.stdout
+
+
+def test_work_of_any_kind_is_no_stall(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        import subprocess
+        def busy(seconds=1.5):
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                pass
+        def computes():
+            PartialState()
+            if os.environ["RANK"] == "0":
+                busy()
+            dist.barrier()
+        def has_a_worker():
+            subprocess.run([sys.executable, "-c", "import time; end = time.time() + 1.5\\nwhile time.time() < end: pass"])
+        def speaks():
+            for i in range(15):
+                time.sleep(0.1)
+                print(i)
+        def run(train):
+            job = launch(train, num_processes=2, stall_after=0.5, view="silent")
+            job.wait()
+            return job.notes
+        run(computes), run(has_a_worker), run(speaks)
+    """)
+    assert cell.result == "([], [], [])"
+
+
+def test_nothing_is_told_without_a_limit_and_a_report_comes_once_per_stall(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            for turn in ("first", "second"):
+                print(turn)
+                while not os.path.exists(turn):
+                    time.sleep(0.05)
+        job = launch(train, num_processes=2, stall_after=0.3, view="silent")
+        quiet = launch(train, num_processes=2, stall_after=None, view="silent")
+        for turn in (1, 2):
+            while len(job.notes) < turn:
+                time.sleep(0.01)
+            heard = job.loop
+            looked = heard._watch._looked
+            while heard._watch._looked < looked + 0.6:      # it looks on, and has told already
+                time.sleep(0.01)
+            print("told", len(job.notes))
+            open(("first", "second")[turn - 1], "w").close()
+        job.wait(), quiet.wait()
+        len(job.notes), quiet.notes
+    """)
+    assert [line for line in cell.stdout.splitlines() if "told" in line] == ["told 1", "told 2"]
+    assert cell.result == "(2, [])"
+
+
+def test_stacks_can_be_asked_for_at_any_time(notebook):
+    cell = notebook.run("""
+        def train():
+            PartialState()
+            dist.all_reduce(torch.ones(3))
+            print("up")
+            time.sleep(600)
+        job = launch(train, num_processes=4, view="silent")
+        while any(rank.stdout != "up\\n" for rank in job.ranks):
+            time.sleep(0.01)
+        print(job.stacks())
+        job.kill()
+        while not job.done:
+            time.sleep(0.01)
+        print(job.stacks())
+    """)
+    assert "ranks 0, 1, 2, 3:\n" in cell.stdout
+    assert "in train: time.sleep(600)" in cell.stdout
+    assert "no rank of train is at work" in cell.stdout

@@ -41,6 +41,7 @@ _HOMES = {
     "Tracker": "nbstate.train",
     "broadcast": "nbstate.operations",
     "broadcast_object_list": "nbstate.operations",
+    "captured": "nbstate.baggage",
     "debug_launcher": "nbstate.launcher",
     "find_executable_batch_size": "nbstate.train",
     "gather": "nbstate.operations",
@@ -62,6 +63,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, not two
 
 if TYPE_CHECKING:
+    from nbstate.baggage import captured as captured
     from nbstate.errors import JobStoppedError as JobStoppedError
     from nbstate.errors import RankError as RankError
     from nbstate.errors import RankFailure as RankFailure

@@ -193,7 +193,7 @@ def _run(
         return one_process.run(function, args, named, options)
     _check_devices(ranks, options)
     _check_write_back(options)
-    start, why = choose_start(Call(function, args, named, options.write_back), options)
+    start, why = choose_start(Call(function, args, named, options.write_back), options, ranks)
     from nbstate import view
 
     job = Job(
@@ -205,15 +205,14 @@ def _run(
         log_dir=logs.new_folder(options.log_dir),
     )
     job.notes += why
-    shown = view.attach(job, options.view)
-    job.start()
-    if not options.wait:
-        return job
+    _tell_of_untouched_modules(job, args, named, options)
     try:
-        return job.wait_or_stop()
-    finally:
-        _tell_of_untouched_modules(job, args, named, options)
-        shown.join()
+        job.shown_by(view.attach(job, options.view))
+    except BaseException:
+        job.give_up()
+        raise
+    job.start()
+    return job.wait_or_stop() if options.wait else job
 
 
 # -- checks, before any process exists
@@ -302,7 +301,7 @@ def _tell_of_untouched_modules(
     job: Job, args: Sequence[Any], kwargs: Mapping[str, Any], options: LaunchOptions
 ) -> None:
     torch = sys.modules.get("torch")
-    if torch is None or job.state != "done":
+    if torch is None:
         return
     given = [*args, *kwargs.values()]
     kinds = (torch.nn.Module, torch.optim.Optimizer)
@@ -310,7 +309,7 @@ def _tell_of_untouched_modules(
     left = [item for item in given if isinstance(item, kinds) and id(item) not in written]
     if left:
         names = ", ".join(sorted({type(item).__name__ for item in left}))
-        job.note(
+        job.note_when_done(
             f"the kernel's own {names} is as it was: the ranks trained copies; "
             "write_back=(model,) loads rank 0's weights into it"
         )

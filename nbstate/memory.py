@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 def limit() -> tuple[int, str]:
@@ -17,6 +18,25 @@ def limit() -> tuple[int, str]:
         if found is not None and found < total:
             return found, "container"
     return total, "machine"
+
+
+def free() -> int:
+    """Return how many bytes can still be used here: by the machine, and by the container."""
+    available = int(psutil.virtual_memory().available)
+    used = _number(_CGROUP / "memory.current")
+    most, whose = limit()
+    if whose == "machine" or used is None:
+        return available
+    return max(0, min(available, most - used + _reclaimable()))
+
+
+def _reclaimable() -> int:
+    """Bytes of the container's memory that only cache files, and are given up when asked for."""
+    for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
+        name, _, size = line.partition(" ")
+        if name == "inactive_file":
+            return int(size)
+    return 0
 
 
 def kills_for_memory() -> int | None:
@@ -31,6 +51,18 @@ def kills_for_memory() -> int | None:
             if key == "oom_kill":
                 return int(value)
     return None
+
+
+def of_shared_memory() -> str:
+    """Return what is free in /dev/shm, as the end of a sentence about a bus error, or ``""``."""
+    try:
+        found = psutil.disk_usage(str(_SHARED_MEMORY))
+    except OSError:  # there is none
+        return ""
+    return (
+        f"; {_SHARED_MEMORY} has {in_words(found.free)} of {in_words(found.total)} free; "
+        "writing to it when it is full ends a process this way"
+    )
 
 
 def in_words(size: int) -> str:

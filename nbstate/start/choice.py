@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from nbstate import devices
+from nbstate import baggage, devices
 from nbstate.start.fork import Fork
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbstate.start import Start
 
 
-def choose_start(call: Call, options: LaunchOptions) -> tuple[Start, list[str]]:
+def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start, list[str]]:
     """Return how the ranks start, and what the user should know about it.
 
     Raises
@@ -24,18 +24,26 @@ def choose_start(call: Call, options: LaunchOptions) -> tuple[Start, list[str]]:
     UnpicklableError
         Something cannot travel to a fresh process; the message names it.
     """
-    method, why = _method(options)
+    found = baggage.search(call)
+    # Ranks on the CPU may be forked from a kernel that used a device, if they get nothing of it.
+    used = devices.woken() if found.on_devices or not options.cpu else None
+    method, why = choose_method(options.start_method, used)
     if method == "fork":
-        return Fork(call), why
+        return Fork(call), why + _shared_handles(found.handles)
     from nbstate.start.fresh import Fresh
 
-    start = Fresh(method, call)
+    start = Fresh(method, call, ranks, found.on_devices)
     return start, why + start.notes
 
 
-def _method(options: LaunchOptions) -> tuple[str, list[str]]:
-    used = None if options.cpu else devices.woken()
-    wanted = options.start_method
+def choose_method(wanted: str, used: str | None) -> tuple[str, list[str]]:
+    """Return a start method for a kernel that has `used` a device's runtime, and the reason.
+
+    Raises
+    ------
+    RuntimeError
+        ``"fork"`` is wanted where it cannot work.
+    """
     if wanted == "fork" and used is not None:
         raise RuntimeError(
             f"start_method='fork': this kernel has already used {used}, which a forked rank cannot "
@@ -54,3 +62,9 @@ def _method(options: LaunchOptions) -> tuple[str, list[str]]:
             f"{used} is in use in this kernel: the ranks are fresh processes; no restart is needed"
         ]
     return "fork", []
+
+
+def _shared_handles(handles: list[str]) -> list[str]:
+    what = ", ".join(handles)
+    told = f"{what}: opened in the kernel, and all ranks use the same one; open it in the function"
+    return [told] if handles else []

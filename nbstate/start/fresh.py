@@ -8,20 +8,21 @@ library's, is started at the first need and kept. ``spawn`` starts an interprete
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing
 import os
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import memory, values
+from nbstate.baggage import parts_of_call
 from nbstate.rank import bootstrap
 from nbstate.rank.call import Call, Descriptor, Parcel, Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from multiprocessing.process import BaseProcess
+    from pickle import PickleBuffer
 
     from nbstate.rank.bootstrap import Setup
 
@@ -37,6 +38,10 @@ class Fresh:
         ``"forkserver"`` or ``"spawn"``.
     call
         What the ranks will call. It is packed here, before any process exists.
+    ranks
+        How many ranks there will be.
+    on_devices
+        What of the call has tensors on a device.
 
     Raises
     ------
@@ -44,26 +49,34 @@ class Fresh:
         Something that the function needs cannot travel; the message names it.
     """
 
-    def __init__(self, method: str, call: Call) -> None:
+    call: Parcel
+
+    def __init__(self, method: str, call: Call, ranks: int, on_devices: Sequence[str]) -> None:
         self._context = multiprocessing.get_context(method)
         self._method = method
-        self.call = _pack(call)
-        self.notes = _notes(call)
+        self._payload, self._buffers = _pack(call)
+        self.notes = [
+            *_moved(on_devices),
+            *_too_big(len(self._payload), sum(part.raw().nbytes for part in self._buffers), ranks),
+        ]
         self.surroundings = Surroundings.of_this_process()
         # A rank's parent is the template, not the kernel, where there is a template.
         self.kernel_pid = os.getpid() if method == "spawn" else None
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Have the template at hand while ranks are started."""
+        """Have the template and the shared buffers at hand while ranks are started."""
         template: Any = forkserver._forkserver
         if self._method == "forkserver" and template._forkserver_pid is None:
             self._context.set_forkserver_preload(_PRELOADED)
+        buffers, descriptor, _ = values.share(self._buffers)
+        shared = None if descriptor is None else Descriptor(descriptor)
+        self.call = Parcel(self._payload, buffers, shared)
         try:
             yield
         finally:
-            if self.call.shared is not None:
-                os.close(self.call.shared)  # the ranks hold it now
+            if shared is not None:
+                os.close(shared)  # the ranks hold it now
 
     def start(self, setup: Setup) -> BaseProcess:
         """Start one rank."""
@@ -74,42 +87,38 @@ class Fresh:
         return process
 
 
-def _notes(call: Call) -> list[str]:
-    moved = [what for what, part in _named_parts(call) if getattr(part, "is_cuda", False)]
-    if not moved:
+def _moved(on_devices: Sequence[str]) -> list[str]:
+    if not on_devices:
         return []
-    return [f"{', '.join(moved)}: moved to the CPU on the way to the ranks; move it on from there"]
+    names = ", ".join(on_devices)
+    return [f"{names}: moved to the CPU on the way to the ranks; move it on from there"]
 
 
-def _pack(call: Call) -> Parcel:
+def _too_big(copied: int, shared: int, ranks: int) -> list[str]:
+    needed, free = ranks * copied + shared, memory.free()
+    if needed <= free:
+        return []
+    what = f"{ranks} copies of {memory.in_words(copied)} and {memory.in_words(shared)} shared"
+    told = (
+        f"the ranks need {memory.in_words(needed)} for what the function drags along ({what}), "
+        f"and {memory.in_words(free)} are free: have the function load it, or pass large tensors "
+        "and arrays, which are shared; nbstate.captured(function) shows what it is"
+    )
+    return [told]
+
+
+def _pack(call: Call) -> tuple[bytes, list[PickleBuffer]]:
     try:
-        payload, raw = values.dump(call, "the call")
+        return values.dump(call, "the call")
     except values.UnpicklableError as error:
         raise values.UnpicklableError(_where(call) or str(error)) from error.__cause__
-    buffers, descriptor, _ = values.share(raw)
-    return Parcel(payload, buffers, None if descriptor is None else Descriptor(descriptor))
 
 
 def _where(call: Call) -> str | None:
     """Say which argument or variable cannot travel, by the name that the user gave it."""
-    for what, part in _named_parts(call):
+    for what, part in parts_of_call(call):
         try:
             values.dump(part, what)
         except values.UnpicklableError as error:
             return str(error)
     return None
-
-
-def _named_parts(call: Call) -> Iterator[tuple[str, Any]]:
-    for index, value in enumerate(call.args):
-        yield f"args[{index}]", value
-    for name, value in call.kwargs.items():
-        yield f"kwargs[{name!r}]", value
-    try:
-        used = inspect.getclosurevars(call.function)
-    except TypeError:  # not a plain function
-        return
-    for name, value in used.nonlocals.items():
-        yield f"closure variable {name!r}", value
-    for name, value in used.globals.items():
-        yield f"global variable {name!r}", value

@@ -8,19 +8,17 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from nbstate import report, whereabouts
 from nbstate.loop import Loop
-from nbstate.rank.bootstrap import Setup
-from nbstate.rank.call import Descriptor
 from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
-from nbstate.start.place import Place, environment, threads_per_rank
 from nbstate.start.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
     from nbstate.errors import RankError, RankFailure
@@ -28,6 +26,14 @@ if TYPE_CHECKING:
     from nbstate.start import Start
 
 JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
+
+
+class Shown(Protocol):
+    """What a job knows of a view."""
+
+    def join(self) -> object:
+        """Wait until everything is shown."""
+
 
 _alive: weakref.WeakSet[Job] = weakref.WeakSet()
 _numbers = itertools.count(1)
@@ -89,6 +95,8 @@ class Job:
         self._broken: BaseException | None = None
         self.page: Any = None  # what its view leaves of it
         self.handlers: dict[type, Callable[[Rank, Any], None]] = {}
+        self._closing_notes: list[str] = []
+        self._views: list[weakref.ref[Shown]] = []
         self._listeners: set[threading.Event] = set()
         self._ready = threading.Event()
         self._over = threading.Event()
@@ -130,7 +138,9 @@ class Job:
             The waiting was interrupted; the run goes on.
         """
         try:
-            if not self._over.wait(timeout):
+            if self._over.wait(timeout):
+                self._wait_until_shown()
+            else:
                 raise TimeoutError(
                     f"{self.name} is still running after {timeout:g} s of waiting; it goes on"
                 )
@@ -144,7 +154,7 @@ class Job:
         return asyncio.to_thread(self._wait_quietly).__await__()
 
     def _wait_quietly(self) -> RankResults:
-        self._over.wait()
+        self._wait_until_shown()
         return self.results()
 
     def results(self) -> RankResults:
@@ -203,6 +213,10 @@ class Job:
         self._listeners.add(event)
         event.set()
 
+    def shown_by(self, view: Shown) -> None:
+        """Have whoever waits for this job wait for `view` too, until it has shown everything."""
+        self._views.append(weakref.ref(view))  # it lives until it has
+
     def unlisten(self, event: threading.Event) -> None:
         """No longer set `event`."""
         self._listeners.discard(event)
@@ -221,80 +235,75 @@ class Job:
         sys.stdout.flush()  # or text that waits there would wait in every rank too
         sys.stderr.flush()
         # Not the thread that runs cells: see nbstate.start.fork.
-        threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True).start()
-        self._ready.wait()
+        thread = threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True)
+        with self._ended_by_an_interrupt():
+            thread.start()
+            self._ready.wait()
         if self._broken is not None:
             self._over.wait()
             raise self._broken
 
     def wait_or_stop(self) -> RankResults:
         """Wait as a blocking cell does: an interrupt ends the run, a second one at once."""
-        try:
-            self._over.wait()
-        except KeyboardInterrupt:
-            self.stop()
-            self._wait_for_the_stopped()
-            raise
+        with self._ended_by_an_interrupt():
+            self._wait_until_shown()
         return self.results()
 
-    def _wait_for_the_stopped(self) -> None:
-        while True:
-            try:
-                self._over.wait()
-            except KeyboardInterrupt:
-                self.kill()
-            else:
-                return
+    @contextmanager
+    def _ended_by_an_interrupt(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stop()
+            while True:
+                try:
+                    self._wait_until_shown()
+                except KeyboardInterrupt:
+                    self.kill()
+                else:
+                    raise
+
+    def _wait_until_shown(self) -> None:
+        self._over.wait()
+        for view in self._views:
+            shown = view()
+            if shown is not None:
+                shown.join()
 
     def _live(self) -> None:
         try:
             self.loop.run()
             self.state, self.error = report.outcome(self)
+            self._write_back()
         except BaseException as error:
             self._broken = error
             self.state = "failed"
         finally:
-            self._write_back()
-            del self.start_method  # the kernel may free what the run held on to
-            self.handlers.clear()  # no circle of references: results go with the last name for them
-            self._ended = time.monotonic()
-            _alive.discard(self)
-            self._over.set()
-            self._ready.set()
-            self.changed()
+            self._end()
+
+    def _end(self) -> None:
+        if self.state == "done":
+            self.notes += self._closing_notes
+        del self.start_method  # the kernel may free what the run held on to
+        self.handlers.clear()  # no circle of references: results go with the last name for them
+        self._ended = time.monotonic()
+        _alive.discard(self)
+        self._over.set()
+        self._ready.set()
+        self.changed()
 
     def _write_back(self) -> None:
         if self.state == "done":
             for module, weights in zip(self.options.write_back, self._weights, strict=True):
                 module.load_state_dict(weights)
 
-    # -- what the loop reports
+    def give_up(self) -> None:
+        """Close what a job that never started has opened."""
+        self.loop.close()
+        self.state = "stopped"
+        self._end()
 
-    def setup_for(self, rank: Rank, line: Line, not_ours: Sequence[int]) -> Setup:
-        """Return what a rank is told at its birth."""
-        place = Place(
-            self.world_size,
-            self.rendezvous.address,
-            self.rendezvous.port,
-            f"nbstate-{self.number}",
-            self.restarts,
-        )
-        return Setup(
-            rank=rank.index,
-            world_size=self.world_size,
-            kernel_pid=self.start_method.kernel_pid,
-            call=self.start_method.call,
-            surroundings=self.start_method.surroundings,
-            environment=environment(place, rank.index, self.options, rank.error_file),
-            trace=self.options.trace,
-            threads=threads_per_rank(self.world_size, self.options),
-            seed=self.options.seed,
-            connection=line.far_connection,
-            stdout=Descriptor(line.far_stdout),
-            stderr=Descriptor(line.far_stderr),
-            stacks=Descriptor(line.far_stacks),
-            not_ours=not_ours if self.start_method.surroundings is None else (),
-        )
+    # -- what the loop reports
 
     def started(self) -> None:
         """Every rank exists."""
@@ -337,6 +346,10 @@ class Job:
     def tell(self, rank: int, message: object) -> None:
         """Send one rank a message, from any thread."""
         self.loop.ask(lambda: self.loop.send(rank, message))
+
+    def note_when_done(self, line: str) -> None:
+        """Keep a line that the user should read if every rank has returned."""
+        self._closing_notes.append(line)
 
     def note(self, line: str) -> None:
         """Keep a line that the user should read."""

@@ -31,6 +31,7 @@ from nbstate.matching import Matcher
 from nbstate.ranks import Line, Rank
 from nbstate.stall import Watch
 from nbstate.start.guard import Guard
+from nbstate.start.setup import setup_for
 from nbstate.wire import (
     Announced,
     ClearOutput,
@@ -105,7 +106,7 @@ class Loop:
                 self._start()
                 self._hear()
         finally:
-            self._end()
+            self.close()
 
     def _start(self) -> None:
         with self._job.start_method.ready():
@@ -134,7 +135,7 @@ class Loop:
         self.lines.append(line)
         self._register_ends()
         ends = tuple(end for group in _kernel_ends.values() for end in group)
-        line.attach(self._job.start_method.start(self._job.setup_for(rank, line, ends)))
+        line.attach(self._job.start_method.start(setup_for(self._job, line, ends)))
         line.given()
         assert line.death is not None
         self._listen(line.connection.fileno(), lambda: self._hear_messages(line))
@@ -172,7 +173,8 @@ class Loop:
         self._inquiry.end()
         self._deadlines.clear()
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Close everything; whatever is asked from here on is not done."""
         self._leave_nothing()
         _kernel_ends.pop(id(self), None)
         for rank in self._job.ranks:
@@ -221,6 +223,7 @@ class Loop:
         if isinstance(message, Started):
             line.rank.state = "running"
             line.began = True
+            line.measure()
             self._watch.moved()
         elif isinstance(message, Pulse):
             line.take_pulse(message)

@@ -7,6 +7,8 @@ and child programs are heard too; `mark` ties a drawing to its place in that tex
     rank   -> kernel:  Started, Pulse, Announced, Display, ClearOutput, CommMessage, Question,
                        Returned, Failed
     kernel -> rank:    Look, Verdict, CommMessage, Answer, Leave
+
+Ranks of a session also hear Task, Cut and End, and answer a Task with a TaskDone.
 """
 
 from __future__ import annotations
@@ -163,6 +165,43 @@ class Returned:
     shared: int = 0
     weights: tuple[bytes, ...] = ()
     lingering: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A pickled `(function, args, kwargs)` that the rank calls when it has done those before.
+
+    `shared` is as in `Returned`.
+    """
+
+    number: int
+    payload: bytes
+    buffers: tuple[bytes | tuple[int, int], ...] = ()
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """What a task returned, as in `Returned`, or how it `failed`; `seconds` it took."""
+
+    number: int
+    seconds: float
+    payload: bytes = b""
+    buffers: tuple[bytes | tuple[int, int], ...] = ()
+    shared: int = 0
+    failed: Failed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Shut these sockets down: `(descriptor, port of the other end)`. What waits on them fails."""
+
+    sockets: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more tasks: return."""
 
 
 @dataclass(frozen=True, slots=True)

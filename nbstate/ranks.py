@@ -170,9 +170,10 @@ class Line:
         try:
             while self.connection.poll():
                 message = self.connection.recv()
-                if isinstance(message, Returned) and message.shared:
+                if getattr(message, "shared", 0):
                     self.shared = reduction.recv_handle(self.connection)
-                    self._opened.append(_closer(self.shared))
+                    if isinstance(message, Returned):  # another's taker closes it
+                        self._opened.append(_closer(self.shared))
                 yield message
         except (EOFError, OSError):  # the rank is gone; its end is told by `death`
             return
@@ -238,10 +239,13 @@ class Line:
 
     # -- telling
 
-    def send(self, message: object) -> None:
-        """Send the rank a message; one that is gone hears nothing."""
+    def send(self, message: object, descriptor: int | None = None) -> None:
+        """Send the rank a message, with an open file or without; one that is gone hears nothing."""
         with contextlib.suppress(OSError):
             self.connection.send(message)
+            if descriptor is not None:
+                assert self.rank.pid is not None
+                reduction.send_handle(self.connection, descriptor, self.rank.pid)
 
     def signal(self, number: int) -> None:
         """Send the rank's process a signal."""

@@ -25,7 +25,8 @@ class Channel:
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
         self._sending = threading.RLock()
-        self.handlers: dict[type, Callable[[Any], None]] = {}
+        self.handlers: dict[type, Callable[..., None]] = {}
+        """What to do with a message; one with a memory file comes with the file's descriptor."""
 
     def listen(self) -> None:
         """Start the thread that hears the kernel."""
@@ -42,9 +43,11 @@ class Channel:
         while True:
             try:
                 message = self._connection.recv()
+                shared = getattr(message, "shared", 0)
+                files = [reduction.recv_handle(self._connection)] if shared else []
             except (EOFError, OSError):  # the kernel is gone: so is this rank, with its children
                 os.killpg(0, signal.SIGKILL)
                 return
             handler = self.handlers.get(type(message))
             if handler is not None:
-                handler(message)
+                handler(message, *files)

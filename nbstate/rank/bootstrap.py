@@ -62,13 +62,16 @@ class Setup:
 current: Setup | None = None
 """What this process is, in a rank; None in the kernel."""
 
+talk: Channel | None = None
+"""This rank's end of its connection to the kernel."""
+
 
 def live(setup: Setup) -> None:
     """Be rank `setup.rank`; does not return."""
-    global current  # noqa: PLW0603 - what this process is, once and for all
+    global current, talk  # noqa: PLW0603 - what this process is, once and for all
     current = setup
     code = 1
-    channel = Channel(setup.connection)
+    talk = channel = Channel(setup.connection)
     try:
         by_reference = _begin(setup)
         _set_up(setup)

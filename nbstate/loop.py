@@ -255,7 +255,7 @@ class Loop:
         self._matcher.returned(line.rank.index)
         if self.reason is not None:
             line.send(Leave(tear_down=False))
-        elif all(other.rank.state == "done" for other in self.lines):
+        elif all(other.rank.state == "done" or other.rank.gone for other in self.lines):
             self._let_leave()
 
     def _bury(self, line: Line) -> None:
@@ -293,7 +293,10 @@ class Loop:
     def _failed(self, line: Line) -> None:
         lost = line.failed is not None and line.failed.peer_lost
         line.rank.state = "stopped" if lost or line.told_to_stop else "failed"
-        self.stop("failure")
+        if self._job.on_failure is None:
+            self.stop("failure")
+        else:
+            self._job.on_failure(line.rank)
 
     def stop(self, reason: Reason) -> None:
         """End the run, politely first: a keyboard interrupt, then SIGTERM, then SIGKILL."""

@@ -95,6 +95,7 @@ class Job:
         self._broken: BaseException | None = None
         self.page: Any = None  # what its view leaves of it
         self.handlers: dict[type, Callable[[Rank, Any], None]] = {}
+        self.on_failure: Callable[[Rank], None] | None = None
         self._closing_notes: list[str] = []
         self._views: list[weakref.ref[Shown]] = []
         self._listeners: set[threading.Event] = set()

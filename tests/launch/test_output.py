@@ -73,7 +73,8 @@ def test_ten_megabytes_without_a_newline(shared_kernel):
         job = launch(train, num_processes=2)
         job.wait()
         grown = psutil.Process().memory_info().rss - before
-        [r.log.stat().st_size for r in job.ranks], grown < 100e6, len(job.ranks[0].stdout) <= 1 << 20
+        sizes = [rank.log.stat().st_size for rank in job.ranks]
+        sizes, grown < 100e6, len(job.ranks[0].stdout) <= 1 << 20
     """)
     assert cell.error is None
     assert cell.result == "([10000000, 10000000], True, True)"
@@ -125,7 +126,8 @@ def test_logs_are_private_and_in_the_folder_that_was_asked_for(shared_kernel):
         job.wait()
         temporary = launch(print, "hello", num_processes=2)
         temporary.wait()
-        modes = [oct(stat.S_IMODE(p.stat().st_mode)) for p in (temporary.log_dir, temporary.ranks[0].log)]
+        places = temporary.log_dir, temporary.ranks[0].log
+        modes = [oct(stat.S_IMODE(place.stat().st_mode)) for place in places]
         sorted(os.listdir("logs of this run")), modes
     """)
     assert cell.result == "(['rank0.log', 'rank1.log'], ['0o700', '0o600'])"

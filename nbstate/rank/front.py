@@ -26,10 +26,11 @@ def install(channel: Channel, marks: int) -> None:
     marks
         Descriptor of the standard output's pipe, for marks.
     """
-    stdin.install(channel)
     ipython = sys.modules.get("IPython")
     shell: Any = ipython.get_ipython() if ipython is not None else None
-    if getattr(shell, "kernel", None) is None:
+    kernel = getattr(shell, "kernel", None)
+    stdin.install(channel, kernel)
+    if kernel is None:
         return  # a terminal: what is displayed there is text already
     from nbstate.rank import comms, display
 

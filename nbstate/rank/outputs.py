@@ -9,9 +9,11 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 
@@ -20,6 +22,7 @@ class Captures:
 
     def __init__(self) -> None:
         self._local = threading.local()
+        self._known: weakref.WeakKeyDictionary[Any, Capture] = weakref.WeakKeyDictionary()
 
     @property
     def stack(self) -> list[Capture]:
@@ -28,6 +31,16 @@ class Captures:
             self._local.stack = []
         found: list[Capture] = self._local.stack
         return found
+
+    def enter(self, widget: Any) -> None:
+        """Have a widget take what this thread shows, until `leave`."""
+        capture = self._known.setdefault(widget, Capture(widget))
+        capture.enter()
+        self.stack.append(capture)
+
+    def leave(self) -> None:
+        """Go back to what took it before."""
+        self.stack.pop().leave()
 
     def draw(self, data: dict[str, Any], metadata: dict[str, Any], *, update: bool) -> bool:
         """Show a drawing in the innermost capture; False where there is none."""
@@ -48,37 +61,39 @@ class Capture:
     """One `Output` widget that takes text and drawings."""
 
     def __init__(self, widget: Any) -> None:
-        self.widget = widget
+        self._widget: Callable[[], Any] = weakref.ref(
+            widget
+        )  # the table of captures must not keep it alive
         self._clear_at_next = False
-        self._before: tuple[Any, Any] | None = None
+        self._before: list[tuple[Any, Any]] = []
 
     def add(self, output: dict[str, Any]) -> None:
         """Append an output, joining text to text."""
-        shown = () if self._clear_at_next else self.widget.outputs
+        widget = self._widget()
+        shown = () if self._clear_at_next else widget.outputs
         self._clear_at_next = False
         last = shown[-1] if shown else {}
         if output["output_type"] == "stream" and last.get("name") == output.get("name"):
             output = {**output, "text": last["text"] + output["text"]}
             shown = shown[:-1]
-        self.widget.outputs = (*shown, output)
+        widget.outputs = (*shown, output)
 
     def clear(self, *, wait: bool) -> None:
         """Show nothing any more, now or once something new comes."""
         self._clear_at_next = wait
         if not wait:
-            self.widget.outputs = ()
+            self._widget().outputs = ()
 
     def enter(self) -> None:
         """Take the streams."""
-        self._before = sys.stdout, sys.stderr
+        self._before.append((sys.stdout, sys.stderr))
         sys.stdout, sys.stderr = Into(self, "stdout"), Into(self, "stderr")
 
     def leave(self) -> None:
         """Give the streams back."""
-        if self._before is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            sys.stdout, sys.stderr = self._before
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = self._before.pop()
 
 
 class Into(io.TextIOBase):
@@ -119,9 +134,7 @@ def install() -> None:
 
 
 def _enter(widget: Any) -> None:
-    capture = Capture(widget)
-    capture.enter()
-    captures.stack.append(capture)
+    captures.enter(widget)
 
 
 def _exit(
@@ -134,6 +147,6 @@ def _exit(
         import traceback
 
         traceback.print_exception(kind, error, trace)
-    captures.stack.pop().leave()
+    captures.leave()
     # As in the kernel: an error is shown in the widget and goes no further. An interrupt does.
     return isinstance(error, Exception)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import builtins
 import getpass
 import itertools
@@ -21,14 +22,20 @@ if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 
-def install(channel: Channel) -> None:
-    """Have every question of this rank asked by the kernel."""
+def install(channel: Channel, kernel: Any) -> None:
+    """Have every question of this rank asked by the kernel, where there is one, or the terminal."""
     asker = Asker(channel)
     channel.handlers[Answer] = asker.answered
     builtins.input = asker.input
     getpass.getpass = asker.getpass
     # ipykernel's hook is that of an editor's debugger, which does nothing without the editor.
     sys.breakpointhook = sys.__breakpointhook__
+    if kernel is None:
+        return
+    if not kernel._allow_stdin:
+        sys.breakpointhook = _no_debugger
+    kernel._allow_stdin = True  # who kept a reference to `input` has the kernel's own method
+    kernel._input_request = asker.request
 
 
 class Asker:
@@ -49,6 +56,16 @@ class Asker:
         """Stand in for `getpass.getpass`."""
         return self._ask(prompt, password=True)
 
+    def request(
+        self,
+        prompt: str,
+        _ident: object,
+        _parent: object,
+        password: bool = False,
+    ) -> str:
+        """Stand in for the method by which ipykernel's kernel asks."""
+        return self._ask(prompt, password=password)
+
     def answered(self, answer: Answer) -> None:
         """Take an answer; called in the channel's thread."""
         waiting = self._answers.get(answer.number)
@@ -65,6 +82,11 @@ class Asker:
         try:
             self._channel.send(Question(number, prompt, password))
             answer = answers.get()
+        except KeyboardInterrupt:
+            # A debugger takes an interrupt at its prompt for "go on", and the rank would not stop.
+            if _in_debugger(sys._getframe(1)):
+                raise bdb.BdbQuit from None
+            raise
         finally:
             del self._answers[number]
         if answer.kind == "eof":
@@ -74,9 +96,23 @@ class Asker:
         return answer.text
 
 
+def _no_debugger(*_: Any, **__: Any) -> NoReturn:
+    # Not left to the debugger: at the end of its input it quits, and says nothing of why.
+    where = _users_line(sys._getframe(1))
+    raise EOFError(f"{where}: nobody is here to use the debugger; take breakpoint() out")
+
+
 def _refuse(prompt: str, reason: str) -> NoReturn:
     where = _users_line(sys._getframe(1))
     raise EOFError(f"input({prompt!r}) in {where}: {reason}")
+
+
+def _in_debugger(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), bdb.Bdb):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _users_line(frame: FrameType | None) -> str:

@@ -43,17 +43,14 @@ class Questions:
                 rank, question = self._asked.get(timeout=1)
             except queue.Empty:
                 continue
-            if self._matters(rank, question):
-                answer = self._answer(rank, question)
-                if answer is not None:
-                    self._job.tell(rank.index, answer)
+            self._job.tell(rank.index, self._answer(rank, question))
 
     def _matters(self, rank: Rank, question: Question) -> bool:
         # A rank asks one question at a time: a newer one means that the older was interrupted.
         running = self._job.state == "running" and rank.state in ("starting", "running")
         return running and self._newest[rank.index] == question.number
 
-    def _answer(self, rank: Rank, question: Question) -> Answer | None:
+    def _answer(self, rank: Rank, question: Question) -> Answer:
         tag = f"rank {rank.index} " if self._job.world_size > 1 else ""
         prompt = tag + question.prompt
         try:
@@ -66,4 +63,6 @@ class Questions:
                 )
         except EOFError as error:
             return Answer(question.number, "eof", str(error) or "the input was ended")
-        return None if text is None else Answer(question.number, "text", text)
+        if text is None:  # a debugger that has caught the interrupt leaves when its input ends
+            return Answer(question.number, "eof", "the run is being stopped")
+        return Answer(question.number, "text", text)

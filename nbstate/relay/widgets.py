@@ -227,7 +227,8 @@ def _told_by_value(state: dict[str, Any], label: str) -> str:
 
 
 def _told_by_text(state: dict[str, Any], label: str) -> str:
-    return label + html.unescape(re.sub(r"<[^>]*>", "", str(state.get("value", ""))))
+    text = html.unescape(re.sub(r"<[^>]*>", "", str(state.get("value", ""))))
+    return (label + text).replace("\u2007", " ")  # tqdm's space that is as wide as a figure
 
 
 def _told_by_outputs(state: dict[str, Any], _label: str) -> str:

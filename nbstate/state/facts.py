@@ -39,6 +39,8 @@ class ProcessFacts:
     # What AcceleratorState's plugin made of the run.
     planned_type: DistributedType | None = None
     splits: list[Split] = field(default_factory=list)
+    # Whether this rank is in a block that the others wait for.
+    goes_first: bool = False
 
     @property
     def distributed_type(self) -> DistributedType:
@@ -92,6 +94,7 @@ class ProcessFacts:
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
         if self.place.world_size > 1:
+            self._check_met("wait_for_everyone")
             self.waiting().for_everyone(timeout)
 
     @contextmanager
@@ -113,13 +116,23 @@ class ProcessFacts:
     def _releasing(self, whose: str) -> Iterator[None]:
         """Let the others go on when the block is left, telling them of an exception."""
         word = ""
+        outer, self.goes_first = self.goes_first, True
         try:
             yield
         except BaseException as error:
             word = f"{type(error).__name__}: {error}"
             raise
         finally:
+            self.goes_first = outer
             self.waiting().leave_word(f"{whose}/{self.place.rank}", word, self.peers(whose))
+
+    def _check_met(self, what: str) -> None:
+        """Refuse to wait for ranks that wait for this one."""
+        if self.goes_first:
+            raise RuntimeError(
+                f"{what} inside main_process_first or local_main_process_first would never end: "
+                f"the other ranks wait for rank {self.place.rank} to leave that block"
+            )
 
     def share(self, outcome: Outcome | None, whose: str, index: int) -> Any:
         """The speaker's outcome as every rank's own; None stands for a rank that did not speak.
@@ -132,6 +145,7 @@ class ProcessFacts:
                 f"there is no rank {speaker} to share from: {self.place.world_size} in all"
             )
         if self.place.world_size > 1:
+            self._check_met("share=True")
             name, peers = f"share/{whose}/{speaker}", self.peers(whose)
             if outcome is None:
                 self.waiting().await_word(name, speaker, peers)
@@ -153,6 +167,7 @@ class ProcessFacts:
         TimeoutError
             A rank did not come within the group's timeout.
         """
+        self._check_met("a collective")
         return self.waiting().tell_everyone(text, doing, self.timeout)
 
     @property
@@ -165,6 +180,7 @@ class ProcessFacts:
         """Every rank's object, in the order of ranks; tensors come back on this rank's device."""
         if self.place.world_size == 1:
             return [value]
+        self._check_met("a collective")
         if not isinstance(value, torch.Tensor):
             return [pickle.loads(each) for each in self._exchange_bytes(pickle.dumps(value))]
         # A tensor sent from one accelerator would be unpacked onto the same one everywhere.

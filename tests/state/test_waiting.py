@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nbstate import PartialState, debug_launcher
+from nbstate import PartialState, debug_launcher, gather_object
 from nbstate.state import waiting
 from nbstate.state.waiting import StoreWaiting
 
@@ -118,6 +118,28 @@ def test_an_exception_on_the_first_releases_the_others_with_its_text():
         "ValueError: no such dataset",
         "RuntimeError: rank 0 went first and failed: ValueError: no such dataset",
     ]
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda: PartialState().wait_for_everyone(),
+        lambda: gather_object(1),
+        PartialState.on_main_process(lambda: 1, share=True),
+    ],
+)
+def test_meeting_the_others_before_they_may_enter_is_an_error_and_no_hang(meet):
+    def prepare():
+        try:
+            with PartialState().main_process_first():
+                meet()
+        except RuntimeError as error:
+            return str(error)
+
+    first, second = debug_launcher(prepare)
+
+    assert "the other ranks wait for rank 0 to leave that block" in first
+    assert first in second
 
 
 def test_an_exception_on_another_rank_leaves_the_next_turn_in_order():

@@ -4,19 +4,23 @@
   torch's `ChildFailedError`.
     - `RankTimeoutError`: the run took longer than `timeout`; also a `TimeoutError`.
     - `JobStoppedError`: the run was stopped before its ranks were done.
+    - `CellError`: some ranks of a session failed in a cell; the session goes on.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 E = TypeVar("E", bound=BaseException)
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RankFailure(ProcessFailure):
@@ -183,6 +187,53 @@ class JobStoppedError(RankError):
     def title(self, first: RankFailure) -> str:
         """Return the first line of the text."""
         return f"{self.name} was stopped before its ranks were done"
+
+
+class CellError(RankError):
+    """Some ranks of a session failed in a cell; the session goes on.
+
+    Equal failures stand together, each with its traceback. `results` has what the others' cells
+    gave.
+    """
+
+    def format_msg(self, *_: str, **__: str) -> str:
+        """Return the whole text: each different failure, then a line for each other rank."""
+        return _ESCAPE.sub("", self._told())
+
+    def _told(self) -> str:
+        groups: dict[tuple[str, str], list[RankFailure]] = {}
+        rest: dict[int, str] = dict(self._others)
+        for failure in self.failures.values():
+            assert isinstance(failure, RankFailure)
+            if failure.secondary and self.is_real:
+                rest[failure.rank] = _in_one_line(failure, self.rank)
+            else:
+                key = failure.headline, failure.traceback
+                groups.setdefault(key, []).append(failure)
+        parts = [self._group(alike) for alike in groups.values()]
+        parts.append("\n".join(f"rank {rank}: {text}" for rank, text in sorted(rest.items())))
+        return "\n\n".join(filter(None, parts))
+
+    def _group(self, alike: list[RankFailure]) -> str:
+        ranks = sorted(failure.rank for failure in alike)
+        word = "rank" if len(ranks) == 1 else "ranks"
+        title = f"{word} {in_short(ranks)} of {self.world_size}: {alike[0].headline}"
+        more = alike[0].traceback or alike[0].message.partition("\n")[2]
+        return f"{title}\n\n{more.rstrip()}" if more else title
+
+    def _render_traceback_(self) -> list[str]:
+        return self._told().splitlines()
+
+
+def in_short(ranks: Sequence[int]) -> str:
+    """Return rank numbers in short, such as ``0-3`` or ``0,2``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _in_one_line(failure: RankFailure, first: int) -> str:

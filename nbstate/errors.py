@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 E = TypeVar("E", bound=BaseException)
 
@@ -215,25 +215,15 @@ class CellError(RankError):
         return "\n\n".join(filter(None, parts))
 
     def _group(self, alike: list[RankFailure]) -> str:
-        ranks = sorted(failure.rank for failure in alike)
-        word = "rank" if len(ranks) == 1 else "ranks"
-        title = f"{word} {in_short(ranks)} of {self.world_size}: {alike[0].headline}"
+        from nbstate.view.fold import ranges
+
+        word = "rank" if len(alike) == 1 else "ranks"
+        title = f"{word} {ranges([f.rank for f in alike])} of {self.world_size}: {alike[0].headline}"
         more = alike[0].traceback or alike[0].message.partition("\n")[2]
         return f"{title}\n\n{more.rstrip()}" if more else title
 
     def _render_traceback_(self) -> list[str]:
         return self._told().splitlines()
-
-
-def in_short(ranks: Sequence[int]) -> str:
-    """Return rank numbers in short, such as ``0-3`` or ``0,2``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _in_one_line(failure: RankFailure, first: int) -> str:

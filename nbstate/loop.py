@@ -292,7 +292,8 @@ class Loop:
 
     def _failed(self, line: Line) -> None:
         lost = line.failed is not None and line.failed.peer_lost
-        line.rank.state = "stopped" if lost or line.told_to_stop else "failed"
+        told = line.told_to_stop if line.failed is not None else line.ended_by_us
+        line.rank.state = "stopped" if lost or told else "failed"
         if self._job.on_failure is None:
             self.stop("failure")
         else:

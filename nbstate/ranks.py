@@ -104,6 +104,7 @@ class Line:
         self.failed: Failed | None = None
         self.began = False
         self.told_to_stop = False
+        self._sent: set[int] = set()
         self.told_wrong = False
         self.pulse: Pulse | None = None
         self._pulse_awaited = False
@@ -249,6 +250,7 @@ class Line:
 
     def signal(self, number: int) -> None:
         """Send the rank's process a signal."""
+        self._sent.add(number)
         if self.rank.pid is not None and not self.rank.gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.rank.pid, number)
@@ -271,6 +273,7 @@ class Line:
         pid = self.rank.pid
         if pid is None or self.rank.gone:
             return
+        self._sent.add(signal.SIGKILL)
         family = processes.descendants(pid)
         self.kill_group()
         for child in family:
@@ -283,6 +286,12 @@ class Line:
             os.killpg(self.rank.pid, signal.SIGKILL)
 
     # -- the end
+
+    @property
+    def ended_by_us(self) -> bool:
+        """Whether a rank that left no word was ended from here, and did not fail by itself."""
+        by_signal = self.rank.exitcode is not None and -self.rank.exitcode in self._sent
+        return self.told_to_stop and (by_signal or not self.began)
 
     def reap(self) -> None:
         """The process is dead: end what it left, read the rest, and note how it ended."""

@@ -70,12 +70,14 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
     rank = line.rank
     stack = line.stack
     message = end_in_words(rank.exitcode)
-    if line.told_to_stop and not line.began:
+    if line.ended_by_us and not line.began:
         message = "stopped before it began"
-    elif line.told_to_stop:
+    elif line.ended_by_us:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
     elif rank.exitcode == -signal.SIGKILL:
         message += _why_killed(job, rank)
+    elif rank.exitcode == -signal.SIGBUS:
+        message += memory.of_shared_memory()
     assert rank.pid is not None
     return RankFailure(
         rank=rank.index,
@@ -86,7 +88,7 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
         traceback=_last_stack(stack),
         where=stack.where,
         collective=stack.collective,
-        secondary=line.told_to_stop,
+        secondary=line.ended_by_us,
         when=line.ended_at,
     )
 

@@ -85,11 +85,12 @@ def test_a_finished_ranks_value_is_kept_and_a_busy_rank_is_stopped(kernel_with_n
             rank = int(os.environ["RANK"])
             if rank == 0:
                 return "early"
+            print("up")
             while rank == 2 or not os.path.exists("rank 0 is done"):
                 pass
             raise ValueError("boom")
         job = launch(train, num_processes=3)
-        while job.ranks[0].state != "done":
+        while job.ranks[0].state != "done" or job.ranks[2].stdout != "up\n":
             pass
         open("rank 0 is done", "w").close()
         try:

@@ -16,6 +16,7 @@ from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap
 from nbstate.rank.call import Call
 from nbstate.results import RankResults
+from nbstate.start import xla
 from nbstate.start.choice import choose_start
 
 _ALONE = "No accelerator here: one process, in the kernel. num_processes=2 asks for two."
@@ -187,7 +188,8 @@ def _run(
     _check_call(function, args, named)
     _check_place()
     ranks = _world_size(num_processes, options)
-    if ranks == 1 and options.wait and not options.isolate:
+    in_the_kernel = ranks == 1 and options.wait and not options.isolate
+    if in_the_kernel and not xla.needed(options):  # the kernel must never take the TPU
         if num_processes is None and devices.count() == 0:
             print(_ALONE)  # noqa: T201 - the opening line of the cell
         return one_process.run(function, args, named, options)

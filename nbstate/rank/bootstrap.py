@@ -189,6 +189,8 @@ def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Fai
         # Blocked since the fork: an interrupt that came meanwhile is raised here, and is told.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         task = setup.call.open()
+        if task.prepare is not None:
+            task.prepare()
         value = call(task.function, task.args, task.kwargs)
         payload, raw = values.dump(value, "result", by_reference)
         buffers, descriptor, length = values.share(raw)

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A function, its arguments, and the modules whose weights go back to the kernel."""
+    """A function, its arguments, and the modules whose weights go back to the kernel.
+
+    `prepare` is what the rank calls before the function.
+    """
 
     function: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     write_back: Sequence[Any] = ()
+    prepare: Callable[[], None] | None = None
 
     def open(self) -> Call:
         """Return itself: a forked rank has everything."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nbstate import baggage, devices
+from nbstate.start import xla
 from nbstate.start.fork import Fork
 
 if TYPE_CHECKING:
@@ -19,14 +21,19 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
 
     Raises
     ------
+    ValueError
+        torch_xla cannot serve that many ranks.
     RuntimeError
-        Forking was insisted on where it cannot work.
+        Forking was insisted on where it cannot work, or the kernel has taken the TPU.
     UnpicklableError
         Something cannot travel to a fresh process; the message names it.
     """
     found = baggage.search(call)
     # Ranks on the CPU may be forked from a kernel that used a device, if they get nothing of it.
     used = devices.woken() if found.on_devices or not options.cpu else None
+    if xla.needed(options):
+        xla.check(ranks, used)
+        call = replace(call, prepare=xla.set_up)
     method, why = choose_method(options.start_method, used)
     if method == "fork":
         return Fork(call), why + _shared_handles(found.handles)

@@ -59,7 +59,7 @@ def failure_of(job: Job, line: Line) -> RankFailure:
         where=said.where,
         collective=said.collective,
         secondary=said.peer_lost or (said.interrupted and line.told_to_stop),
-        exception=_exception(said),
+        exception=exception_of(said),
         when=said.when,
     )
 
@@ -123,7 +123,8 @@ def not_rebuilt(error: Exception) -> Failed:
     )
 
 
-def _exception(said: Failed) -> BaseException | None:
+def exception_of(said: Failed) -> BaseException | None:
+    """Return the exception that a rank told of, where it can travel."""
     if said.exception is None:
         return None
     try:

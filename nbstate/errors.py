@@ -5,6 +5,7 @@
     - `RankTimeoutError`: the run took longer than `timeout`; also a `TimeoutError`.
     - `JobStoppedError`: the run was stopped before its ranks were done.
     - `CellError`: some ranks of a session failed in a cell; the session goes on.
+- `CellInterrupt`: a cell of a session was interrupted; a `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -224,6 +225,22 @@ class CellError(RankError):
 
     def _render_traceback_(self) -> list[str]:
         return self._told().splitlines()
+
+
+class CellInterrupt(KeyboardInterrupt):
+    """A cell of a session was interrupted; where each rank was then, and whose state is lost."""
+
+    def __init__(self, failures: Mapping[int, RankFailure]) -> None:
+        self.failures = dict(failures)
+        lost = [rank for rank, failure in failures.items() if not failure.type_name]
+        told = [f"rank {rank}: {_in_one_line(f, rank)}" for rank, f in sorted(failures.items())]
+        kept = "the ranks keep their variables"
+        if lost:
+            kept = f"the state of rank {', '.join(map(str, lost))} is lost: session.refork() heals"
+        super().__init__("\n".join([f"interrupted; {kept}", *told]))
+
+    def _render_traceback_(self) -> list[str]:
+        return f"KeyboardInterrupt: {self}".splitlines()
 
 
 def _in_one_line(failure: RankFailure, first: int) -> str:

@@ -167,6 +167,10 @@ class Returned:
     lingering: tuple[str, ...] = ()
 
 
+READY = 0
+"""The number of the task that nobody asks for: a rank's first `TaskDone` tells that it is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A pickled `(function, args, kwargs)` that the rank calls when it has done those before.

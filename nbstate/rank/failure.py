@@ -21,7 +21,7 @@ from nbstate import values
 from nbstate.wire import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from types import FrameType, TracebackType
 
 LONGEST_MESSAGE = 2_000
@@ -150,6 +150,13 @@ def cells_of_notebook() -> dict[str, tuple[str, list[str]]]:
         for filename in list(linecache.cache)
         if is_cell(filename)
     }
+
+
+def learn_cells(cells: Mapping[str, tuple[str, list[str]]]) -> None:
+    """Know the kernel's cells, as `cells_of_notebook` tells of them, in tracebacks."""
+    for name, (label, lines) in cells.items():
+        cell_names[name] = label
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
 
 
 def cell_name(filename: str) -> str:

@@ -5,7 +5,6 @@ A fresh rank is also told of the kernel's surroundings, which a forked one has.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 import warnings
@@ -91,9 +90,7 @@ class Surroundings:
         warnings.filters[:] = list(self.warning_filters)  # type: ignore[index] # a list in fact
         warnings._filters_mutated()  # type: ignore[attr-defined] # resets its cache
         _set_random_states(self.random_states)
-        for name, (label, lines) in self.cells.items():
-            failure.cell_names[name] = label
-            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        failure.learn_cells(self.cells)
 
 
 def _random_states() -> dict[str, Any]:

@@ -65,6 +65,7 @@ class View:
         if self._thread.is_alive():
             return False
         self.tell_notes()  # those that came after the page was made
+        self.place.flush()
         return True
 
     def look(self) -> float | None:

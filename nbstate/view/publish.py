@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+import threading
 import uuid
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -36,6 +37,9 @@ class Place(Protocol):
     def write(self, stream: str, text: str) -> None:
         """Show text as 'stdout' or 'stderr'."""
 
+    def flush(self) -> None:
+        """Return once everything is on its way to the user."""
+
     def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
         """Show a mime bundle, or put it in the place of the one with this id."""
 
@@ -59,6 +63,9 @@ class Stream:
         """Write to the stream that was current when the job began."""
         self._streams[stream].write(text)
         self._streams[stream].flush()
+
+    def flush(self) -> None:
+        """Nothing waits here: `write` has flushed."""
 
     def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
         """Write the bundle's plain text."""
@@ -111,12 +118,10 @@ class Cell:
         buffers: tuple[bytes, ...] = (),
     ) -> None:
         """Send a message of a comm."""
-        self._kernel.session.send(
-            self._kernel.iopub_socket,
+        self._post(
             kind,
             content,
             metadata=metadata,
-            parent=self._parent,
             ident=f"comm-{content['comm_id']}".encode(),
             buffers=list(buffers),
         )
@@ -155,15 +160,26 @@ class Cell:
                 return text
         return None
 
-    def _send(self, kind: str, content: dict[str, Any]) -> None:
-        # Not through sys.stdout or display(): those ask for the request that runs now.
-        self._kernel.session.send(
-            self._kernel.iopub_socket,
-            kind,
-            content,
-            parent=self._parent,
-            ident=self._kernel._topic(kind),
+    def _send(self, kind: str, content: Bundle) -> None:
+        self._post(kind, content, ident=self._kernel._topic(kind))
+
+    def _post(self, kind: str, content: Bundle, **more: Any) -> None:
+        """Send a message as part of this cell, from any thread.
+
+        Not through sys.stdout or display(): those ask for the request that runs now. And by the
+        kernel's own sending thread: for every other thread ipykernel would open a socket.
+        """
+        sender = self._kernel.iopub_thread
+        sender.io_loop.add_callback(
+            self._kernel.session.send, sender.socket, kind, content, parent=self._parent, **more
         )
+
+    def flush(self) -> None:
+        """Return once everything has left the kernel."""
+        sender, left = self._kernel.iopub_thread, threading.Event()
+        sender.io_loop.add_callback(left.set)
+        while not left.wait(1) and sender.thread.is_alive():
+            pass
 
 
 def this_place() -> Place:

@@ -271,6 +271,10 @@ class Job:
             if shown is not None:
                 shown.join()
 
+    def join(self) -> None:
+        """Wait until every rank is gone, however it ended."""
+        self._over.wait()
+
     def _live(self) -> None:
         try:
             self.loop.run()

@@ -266,9 +266,10 @@ def _settle(
     asked = precision or partial.mixed_precision
     facts = TrainingFacts(partial, asked, _possible(asked, partial._facts), **given)
     facts.active_deepspeed = next(iter(facts.deepspeed_plugins), None)
-    for sizes in (facts.parallelism_config, facts.megatron_lm_plugin):
-        if sizes is not None:
-            sizes.check_world_size(partial.num_processes)
+    if facts.parallelism_config is not None:
+        facts.parallelism_config.check_world_size(partial.num_processes)
+    if facts.megatron_lm_plugin is not None and partial.use_distributed:
+        facts.megatron_lm_plugin.check_world_size(partial.num_processes)
     if facts.parallelism_config is not None and partial.use_distributed:
         facts.device_mesh = facts.parallelism_config.build_device_mesh(partial._facts.kind)
     partial._facts.planned_type = facts.planned_type()

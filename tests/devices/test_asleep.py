@@ -26,7 +26,7 @@ for module, names in {
     torch.xpu: ["init", "_lazy_init", "is_available", "device_count", "set_device"],
     torch.mps: ["is_available", "device_count", "current_allocated_memory", "get_rng_state"],
     torch.backends.mps: ["is_available"],
-    torch.accelerator: ["is_available", "device_count", "current_device_index"],
+    getattr(torch, "accelerator", torch): ["device_count", "current_device_index"],
 }.items():
     for name in names:
         if hasattr(module, name):

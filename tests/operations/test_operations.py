@@ -311,6 +311,7 @@ def test_different_operations():
     assert told[-1] == "every rank must call the same operations in the same order"
 
 
+@pytest.mark.slow
 def test_a_rank_that_calls_alone_is_named_and_ends_at_the_groups_timeout(capfd):
     def work():
         state = PartialState(timeout=timedelta(seconds=6))

@@ -104,3 +104,23 @@ def load():
 results = debug_launcher(load)
 """)
     assert shared_kernel.eval("list(results)") == [[[0, 2, 3]] * 2, [[1, 2, 3]] * 2]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_in_fresh_processes_it_is_the_same(cells, shared_kernel, method):
+    cells(f"""
+kept = PartialState()
+@PartialState.on_main_process(share=True)
+def shared():
+    return PartialState().process_index
+def train():
+    state = AcceleratorState()
+    state.wait_for_everyone()
+    with state.split_between_processes([1, 2, 3]) as part:
+        return (state.process_index, state.num_processes, str(state.distributed_type),
+                state.fork_launched, kept.initialized, shared(), state.gather_in_order(part))
+results = notebook_launcher(train, num_processes=2, cpu=True, start_method={method!r})
+""")
+    assert shared_kernel.eval("list(results)") == [
+        [rank, 2, "DistributedType.MULTI_CPU", True, False, 0, [1, 2, 3]] for rank in range(2)
+    ]

@@ -82,9 +82,57 @@ def test_with_and_without_cpu_it_is_the_same_on_a_machine_without_accelerator():
 
 
 def test_torchrun(tmp_path):
-    told = torchrun(tmp_path, FACTS + "report(facts); state.destroy_process_group()", 2)
+    lines = """
+import io
+import torch.distributed as dist
+out = io.StringIO()
+state.print("hello", file=out)
+before = dist.is_initialized()
+state.destroy_process_group()
+state.destroy_process_group()
+report([facts, out.getvalue(), before, dist.is_initialized()])
+"""
+    told = torchrun(tmp_path, FACTS + lines, 2)
 
-    assert told == facts_of_ranks(2)
+    assert told == [
+        [facts, hello, True, False]
+        for facts, hello in zip(facts_of_ranks(2), ("hello\n", ""), strict=True)
+    ]
+
+
+def test_several_machines(tmp_path):
+    """Two machines of two processes each, played by one."""
+    port = free_port()
+    environments = [
+        {"RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2",
+         "GROUP_RANK": str(rank // 2), "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+         "MASTER_PORT": port}
+        for rank in range(4)
+    ]  # fmt: skip
+    lines = """
+from nbstate import PartialState
+state = PartialState()
+order = []
+with state.local_main_process_first():
+    order.append(state.local_process_index)
+index = lambda: state.process_index
+told = [
+    state.process_index, state.local_process_index, state.is_main_process,
+    state.is_local_main_process, state.on_local_main_process(index)(),
+    state.on_local_process(index, local_process_index=1)(),
+    state.on_local_main_process(index, share=True)(),
+    state.on_local_process(index, local_process_index=1, share=True)(),
+    state.on_last_process(index, share=True)(),
+]
+state.wait_for_everyone()
+report(told)
+"""
+    assert side_by_side(tmp_path, lines, environments) == [
+        [0, 0, True, True, 0, None, 0, 1, 3],
+        [1, 1, False, False, None, 1, 0, 1, 3],
+        [2, 0, False, True, 2, None, 2, 3, 3],
+        [3, 1, False, False, None, 3, 2, 3, 3],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -228,32 +276,6 @@ def test_the_launcher_keeps_the_group_and_a_given_one_is_destroyed():
         return dist.is_initialized()
 
     assert list(debug_launcher(train)) == [True, True]
-
-
-def test_without_a_launch_the_default_group_is_destroyed(tmp_path):
-    lines = """
-import torch.distributed as dist
-from nbstate import PartialState
-state = PartialState()
-before = dist.is_initialized()
-state.destroy_process_group()
-state.destroy_process_group()
-report([before, dist.is_initialized()])
-"""
-    assert torchrun(tmp_path, lines, 2) == [[True, False]] * 2
-
-
-def test_print_speaks_once_for_each_machine(tmp_path):
-    lines = """
-from nbstate import PartialState
-import io
-state = PartialState()
-out = io.StringIO()
-state.print("hello", state.process_index, file=out)
-report(out.getvalue())
-state.destroy_process_group()
-"""
-    assert torchrun(tmp_path, lines, 2) == ["hello 0\n", ""]
 
 
 def test_importing_the_states_touches_no_notebook_library():

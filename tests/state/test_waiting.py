@@ -15,6 +15,7 @@ from nbstate.state import waiting
 from nbstate.state.waiting import StoreWaiting
 
 
+@pytest.mark.slow
 def test_an_hour_on_rank_0_ends_nobody_while_collectives_keep_their_timeout(capfd):
     def prepare():
         state = PartialState(timeout=timedelta(seconds=5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import threading
 import time
@@ -82,6 +83,7 @@ class Job:
         self.where = where
         self.log_dir = log_dir
         self.number = next(_numbers)
+        self.run_id = f"nbstate-{os.getpid()}-{self.number}"
         self.state: JobState = "starting"
         self.notes: list[str] = []
         self.restarts = 0
@@ -309,6 +311,11 @@ class Job:
         self._end()
 
     # -- what the loop reports
+
+    @property
+    def mark(self) -> str:
+        """What every program that a rank starts has in its environment, as ``NAME=value``."""
+        return f"TORCHELASTIC_RUN_ID={self.run_id}"
 
     def started(self) -> None:
         """Every rank exists."""

@@ -25,7 +25,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from nbstate import memory
+from nbstate import memory, processes
 from nbstate.inquiry import Inquiry
 from nbstate.matching import Matcher
 from nbstate.ranks import Line, Rank
@@ -113,7 +113,7 @@ class Loop:
             for rank in self._job.ranks:
                 self._start_one(rank)
         groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
-        self._guard = Guard(groups)
+        self._guard = Guard(groups, self._job.mark)
         self._register_ends()
         self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
@@ -168,6 +168,7 @@ class Loop:
                 line.reap()
                 line.drain()
             line.close()
+        processes.kill_marked(self._job.mark)
         if self._guard is not None:
             self._guard.dismiss()
         self._inquiry.end()
@@ -285,8 +286,7 @@ class Loop:
                 left = line.returned.lingering if line.returned is not None else ()
                 what = ", ".join(left) or "an exit handler or a thread"
                 self._job.note(
-                    f"rank {line.rank.index}: left running after it returned: {what}; "
-                    f"ended after grace={self._job.options.grace:g} s"
+                    f"rank {line.rank.index}: left running after it returned: {what}; it was ended"
                 )
                 line.kill()
 
@@ -303,6 +303,8 @@ class Loop:
         """End the run, politely first: a keyboard interrupt, then SIGTERM, then SIGKILL."""
         if reason != "failure":
             self._restarts_left = 0
+        if self._leaving:
+            self._end_the_lingering()  # their results are here; what still runs is in the way
         if self.reason is not None or self._leaving:
             return
         self.reason = reason

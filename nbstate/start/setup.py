@@ -25,7 +25,7 @@ def setup_for(job: Job, line: Line, not_ours: Sequence[int]) -> Setup:
         world_size=job.world_size,
         address=job.rendezvous.address,
         port=job.rendezvous.port,
-        run_id=f"nbstate-{job.number}",
+        run_id=job.run_id,
         restarts=job.restarts,
     )
     return Setup(

@@ -21,7 +21,10 @@ def test_a_run_that_fails_twice_succeeds_at_its_third_time(notebook):
         [(2, "3"), (2, "3")],
         2,
         "done",
-        ["restart 1 of 3: rank 0 of 2: ValueError: boom 0", "restart 2 of 3: rank 1 of 2: ValueError: boom 1"],
+        [
+            "restart 1 of 3: rank 0 of 2: ValueError: boom 0",
+            "restart 2 of 3: rank 1 of 2: ValueError: boom 1",
+        ],
         ["attempt 0", "attempt 1", "attempt 2", ""],
     )
 

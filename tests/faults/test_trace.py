@@ -52,7 +52,9 @@ def test_a_collective_that_a_rank_never_calls_raises(notebook):
                 dist.all_gather_object([None, None], 1)
         notebook_launcher(train, num_processes=2, trace=True, timeout=60)
     """)
-    assert "DistributedOperationException: a collective that rank 1 never calls" in cell.error.evalue
+    assert (
+        "DistributedOperationException: a collective that rank 1 never calls" in cell.error.evalue
+    )
     assert "rank 0: all_gather_object, call 1 of the default group (Cell In[" in cell.error.evalue
 
 

@@ -1,0 +1,192 @@
+"""However a rank fails, the cell names it first, says how it ended, and ends soon."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_failing_rank_comes_first_every_time(notebook, failing):
+    cell = notebook.run(
+        f"""
+        def train():
+            state = PartialState()
+            if state.process_index == {failing}:
+                raise KeyError("col")
+            dist.barrier()
+        slowest = 0
+        for _ in range(25):
+            began = time.monotonic()
+            try:
+                notebook_launcher(train, num_processes=2, view="silent")
+            except RankError as error:
+                lines = str(error).splitlines()
+                if lines[0] != "rank {failing} of 2: KeyError: 'col'" or not lines[-1].startswith(
+                    "rank {1 - failing}: lost its peer"
+                ):
+                    print(error)
+            slowest = max(slowest, time.monotonic() - began)
+        slowest < 2
+        """,
+        timeout=120,
+    )
+    assert cell.error is None
+    assert cell.stdout == ""
+    assert cell.result == "True"
+
+
+ENDS = {
+    "exit code": ("os._exit(3)", "exit code 3"),
+    "no result": ("os._exit(0)", "ended without a result (exit code 0)"),
+    "sys.exit": ("sys.exit('why')", "SystemExit: why"),
+    "sys.exit code": ("sys.exit(4)", "SystemExit: 4"),
+    "BaseException": ("raise Own('rare')", "Own: rare"),
+    "recursion": ("deeper()", "RecursionError: maximum recursion depth exceeded"),
+    "memory": ("bytearray(1 << 60)", "MemoryError"),
+    "memory of torch": ("torch.empty(1 << 56)", "RuntimeError: "),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL; it last used"),
+    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM)", "killed by SIGTERM"),
+    "SIGSEGV": ("__import__('ctypes').string_at(0)", "killed by SIGSEGV"),
+    "SIGBUS": ("os.kill(os.getpid(), signal.SIGBUS)", "killed by SIGBUS; /dev/shm has"),
+    "abort": ("os.abort()", "killed by SIGABRT"),
+    "C++": ("__import__('ctypes').CDLL(None).abort()", "killed by SIGABRT"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_is_named_as_what_it_was(notebook, name):
+    end, told = ENDS[name]
+    cell = notebook.run(f"""
+        class Own(BaseException): ...
+        def deeper(): deeper()
+        def train():
+            if PartialState().process_index == 1:
+                {end}
+            dist.barrier()
+        notebook_launcher(train, num_processes=2)
+    """)
+    assert cell.error.evalue.startswith(f"rank 1 of 2: {told}")
+    if name in ("SIGSEGV", "SIGBUS", "abort", "C++"):
+        assert "Last Python stack, innermost line first:\n" in cell.error.evalue
+        assert ", in train: " in cell.error.evalue
+    if name == "SIGKILL":
+        assert "MiB, the " in cell.error.evalue.splitlines()[0]
+        assert " has " in cell.error.evalue.splitlines()[0]
+
+
+def test_an_exit_without_error_is_a_return_of_none(notebook):
+    cell = notebook.run("""
+        def train():
+            raise SystemExit(0) if os.environ["RANK"] == "1" else SystemExit
+        list(notebook_launcher(train, num_processes=2))
+    """)
+    assert cell.result == "[None, None]"
+
+
+def test_failures_at_the_same_time_are_in_order_of_time(notebook):
+    cell = notebook.run("""
+        def train():
+            rank = PartialState().process_index
+            dist.barrier()
+            raise ValueError(f"from {rank}")
+        try:
+            notebook_launcher(train, num_processes=3)
+        except RankError as error:
+            times = [failure.when for failure in error.failures.values() if not failure.secondary]
+            print(times == sorted(times), len(error.failures))
+    """)
+    assert "True 3" in cell.stdout
+
+
+HARD = {
+    "unpicklable": ("Locked()", "Locked: locked"),
+    "no text": ("Mute()", "Mute"),
+    "a type no rank can rebuild": ("TwoArguments(1, 2)", "TwoArguments: two"),
+    "a huge message": ("ValueError('x' * 5_000_000)", "ValueError: xxx"),
+    "cyclic causes": ("cyclic()", "ValueError: a"),
+    "a local class": ("local()", "local.<locals>.Local: here"),
+    "not UTF-8": ("ValueError('\\udcff')", "ValueError: "),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_an_exception_that_is_hard_to_tell_arrives_as_text(notebook, name):
+    make, told = HARD[name]
+    cell = notebook.run(f"""
+        class Locked(Exception):
+            def __init__(self):
+                super().__init__("locked")
+                self.lock = threading.Lock()
+        class Mute(Exception):
+            def __str__(self): raise RuntimeError("no text")
+        class TwoArguments(Exception):
+            def __init__(self, a, b): super().__init__("two")
+        def cyclic():
+            a, b = ValueError("a"), ValueError("b")
+            a.__cause__, b.__cause__ = b, a
+            return a
+        def local():
+            class Local(Exception): ...
+            return Local("here")
+        def train():
+            if os.environ["RANK"] == "1":
+                raise {make}
+            time.sleep(600)
+        notebook_launcher(train, num_processes=2)
+    """)
+    assert cell.error.ename == "RankError"
+    assert cell.error.evalue.startswith(f"rank 1 of 2: {told}")
+    assert "in train\n    raise " in cell.error.traceback
+    assert len(cell.error.traceback) < 100_000
+
+
+@pytest.mark.skipif("sys.version_info < (3, 11)", reason="notes and groups came with Python 3.11")
+def test_notes_and_groups_are_told(notebook):
+    cell = notebook.run("""
+        def train():
+            error = ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+            error.add_note("seen at step 5")
+            raise error
+        try:
+            notebook_launcher(train, num_processes=2)
+        except RankError as error:
+            print(error)
+            print(type(error.__cause__).__name__, len(error.original(ExceptionGroup).exceptions))
+    """)
+    for words in (
+        "ExceptionGroup: several",
+        "ValueError: one",
+        "KeyError: 'two'",
+        "seen at step 5",
+    ):
+        assert words in cell.stdout
+    assert "ExceptionGroup 2" in cell.stdout
+
+
+def test_the_original_exception_can_be_asked_for(notebook):
+    cell = notebook.run("""
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        def train():
+            {}["missing"]
+        try:
+            notebook_launcher(train, num_processes=2)
+        except ChildFailedError as error:
+            found = error.original(KeyError)
+            print(type(found).__name__, found.args, error.original(OSError), error.__cause__ is not None)
+    """)
+    assert "KeyError ('missing',) None True" in cell.stdout
+
+
+def test_an_error_keeps_nothing_of_the_rank_alive(notebook):
+    cell = notebook.run("""
+        def train():
+            big = torch.ones(1 << 24)
+            raise ValueError(big.sum().item())
+        try:
+            notebook_launcher(train, num_processes=2)
+        except RankError as error:
+            kept = error
+        trace = kept.__cause__.__traceback__
+        trace is None, kept.failures[0].exception.__traceback__ is None
+    """)
+    assert cell.result == "(True, True)"

@@ -1,0 +1,200 @@
+"""Interrupts at any moment end the run plainly: KeyboardInterrupt, nobody left, ready for more."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+
+AGAIN = (
+    "list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2, view='silent'))"
+)
+
+
+def up(kernel, cell, ranks=2):
+    kernel.read_until(lambda: cell.stdout.count("up") >= 1 and "[0-1] up" in cell.stdout)
+
+
+def ended_plainly(kernel, cell):
+    kernel.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    assert kernel.children() == []
+    assert kernel.run(AGAIN).result == "[2, 2]"
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["kernel alone", "its whole group"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "print('up'); time.sleep(600)",
+        "print('up'); PartialState().wait_for_everyone() if os.environ['RANK'] == '0' else time.sleep(600)",
+        "print('up')\n            while True: pass",
+    ],
+    ids=["asleep", "waiting", "busy"],
+)
+def test_during_work(notebook, group, body):
+    cell = notebook.start(f"""
+        def train():
+            {body}
+        notebook_launcher(train, num_processes=2)
+    """)
+    up(notebook, cell)
+    notebook.signal(signal.SIGINT, group=group)
+    ended_plainly(notebook, cell)
+
+
+def test_twice_quickly_ends_even_stubborn_ranks_at_once(notebook):
+    cell = notebook.start("""
+        def train():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("up")
+            while True:
+                try:
+                    time.sleep(600)
+                except KeyboardInterrupt:
+                    print("no")
+        notebook_launcher(train, num_processes=2, grace=300)
+    """)
+    up(notebook, cell)
+    notebook.signal(signal.SIGINT)
+    notebook.read_until(lambda: "no" in cell.stdout)
+    notebook.signal(signal.SIGINT)
+    ended_plainly(notebook, cell)
+
+
+def test_swallowed_interrupts_end_within_the_grace_time(notebook):
+    cell = notebook.run("""
+        def train():
+            print("up")
+            while True:
+                try:
+                    time.sleep(600)
+                except BaseException:
+                    pass
+        job = launch(train, num_processes=2, grace=0.5, view="silent")
+        while job.ranks[1].stdout != "up\\n":
+            time.sleep(0.01)
+        began = time.monotonic()
+        job.stop()
+        while not job.done:
+            time.sleep(0.01)
+        time.monotonic() - began < 0.5 + 2, [rank.exitcode for rank in job.ranks]
+    """)
+    assert cell.result == "(True, [-15, -15])"
+
+
+def test_during_the_start(notebook):
+    """Interrupted at ever later moments: while nothing, some or all of the ranks exist."""
+    for moment in range(12):
+        cell = notebook.start(f"""
+            began = time.monotonic()
+            threading.Timer({moment} * 0.012, os.kill, (os.getpid(), signal.SIGINT)).start()
+            notebook_launcher(lambda: time.sleep(600), num_processes=4, view="silent")
+        """)
+        notebook.wait(cell)
+        assert cell.error.ename == "KeyboardInterrupt"
+        assert notebook.children() == []
+    assert notebook.run(AGAIN).result == "[2, 2]"
+
+
+def test_during_the_teardown(notebook):
+    cell = notebook.start("""
+        import atexit
+        def train():
+            PartialState()
+            atexit.register(time.sleep, 600)
+            atexit.register(print, "up")
+            return 1
+        notebook_launcher(train, num_processes=2, grace=300)
+    """)
+    up(notebook, cell)
+    notebook.signal(signal.SIGINT)
+    ended_plainly(notebook, cell)
+
+
+def test_a_job_survives_interrupts_of_other_cells(notebook):
+    notebook.run("""
+        def train():
+            while not os.path.exists("go on"):
+                time.sleep(0.01)
+            return 7
+        job = launch(train, num_processes=2, view="silent")
+    """)
+    cell = notebook.start("print('asleep', flush=True); time.sleep(600)")
+    notebook.read_until(lambda: "asleep" in cell.stdout)
+    notebook.signal(signal.SIGINT, group=True)
+    notebook.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    assert notebook.run("open('go on', 'w').close(); list(job.wait())").result == "[7, 7]"
+
+
+FAMILY = """
+from torch.utils.data import DataLoader, Dataset
+import multiprocessing, subprocess
+class Slow(Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return torch.zeros(1000)
+def train():
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pool = multiprocessing.Pool(1)
+    loader = iter(DataLoader(Slow(), num_workers=2))
+    next(loader)
+    PartialState().wait_for_everyone()
+    print("up")
+    time.sleep(600)
+"""
+
+
+def test_a_killed_rank_takes_its_workers_along(notebook):
+    notebook.run(FAMILY)
+    cell = notebook.run("""
+        import psutil
+        def lives(process):     # a zombie is dead: whoever it was handed to has yet to look
+            with process.oneshot():
+                return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        job = launch(train, num_processes=2, view="silent")
+        while "up" not in job.ranks[0].stdout:
+            time.sleep(0.01)
+        family = psutil.Process(job.ranks[0].pid).children(recursive=True)
+        os.kill(job.ranks[0].pid, signal.SIGKILL)
+        while not job.done:
+            time.sleep(0.01)
+        len(family), [p for p in family if lives(p)], str(job.error).splitlines()[0][:35]
+    """)
+    assert cell.error is None
+    assert cell.result == "(4, [], 'rank 0 of 2: killed by SIGKILL; it ')"
+
+
+@pytest.mark.parametrize("end", ["kill", "restart", "shutdown"])
+def test_a_kernels_end_takes_everything_along(kernel, end):
+    kernel.run("import os, signal, sys, threading, time, torch\nfrom nbstate import *")
+    kernel.run(FAMILY)
+    before = set(shared_memory())
+    cell = kernel.start("job = notebook_launcher(train, num_processes=2)")
+    up(kernel, cell)
+    family = kernel.children()
+    assert len(family) >= 10
+    listening = {
+        c.laddr.port for c in psutil.Process(kernel.pid).net_connections() if c.status == "LISTEN"
+    }
+    if end == "kill":
+        kernel.kill()
+    elif end == "restart":
+        kernel.restart()
+    else:
+        kernel._manager.shutdown_kernel()
+    _, alive = psutil.wait_procs(family, timeout=3)
+    assert alive == []
+    assert set(shared_memory()) <= before
+    if end == "kill":
+        still = {c.laddr.port for c in psutil.net_connections() if c.status == "LISTEN"}
+        assert not (listening & still)
+
+
+def shared_memory() -> list[str]:
+    import os
+
+    return os.listdir("/dev/shm")

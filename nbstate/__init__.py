@@ -36,6 +36,7 @@ _HOMES = {
     "RankFailure": "nbstate.errors",
     "RankResults": "nbstate.results",
     "RankTimeoutError": "nbstate.errors",
+    "Session": "nbstate.session",
     "TorchDynamoPlugin": "nbstate.plugins",
     "TorchTensorParallelPlugin": "nbstate.plugins",
     "Tracker": "nbstate.train",
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from nbstate.plugins import TorchDynamoPlugin as TorchDynamoPlugin
     from nbstate.plugins import TorchTensorParallelPlugin as TorchTensorParallelPlugin
     from nbstate.results import RankResults as RankResults
+    from nbstate.session import Session as Session
     from nbstate.state import AcceleratorState as AcceleratorState
     from nbstate.state import DistributedType as DistributedType
     from nbstate.state import GradientState as GradientState
@@ -118,6 +120,13 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics for ranks that stay: ``%load_ext nbstate``."""
+    from nbstate import magics
+
+    magics.register(shell)
 
 
 def __dir__() -> list[str]:

@@ -136,14 +136,25 @@ def error(rounds: int) -> Iterator[Row]:
 
 def ddp(rounds: int) -> Iterator[Row]:
     """Train 200 steps with DistributedDataParallel and a print each; only the loop counts."""
-    times: dict[str, list[float]] = {"nbstate": [], "floor": []}
+    times: dict[str, list[float]] = {"nbstate": [], "floor": [], "torchrun": []}
     with bench_kernel() as kernel:
         for _ in range(rounds):
-            for name, samples in times.items():
+            for name in ("nbstate", "floor"):
                 run(kernel, f"seconds = max({launches('ddp_loop', 2, name)[name]})")
-                samples.append(kernel.eval("seconds"))
+                times[name].append(kernel.eval("seconds"))
+            times["torchrun"].append(torchrun())
     middle = {name: statistics.median(samples) for name, samples in times.items()}
     yield ratio("200 DDP steps, a print each", middle, "nbstate", "floor", 1.03)
+    yield ratio("200 DDP steps, a print each", middle, "nbstate", "torchrun", 1.0)
+
+
+def torchrun() -> float:
+    """Return the seconds of the DDP loop under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    ended = subprocess.run(
+        [*command, "-m", "tests.bench.work"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return max(float(seconds) for seconds in re.findall(r"loop ([0-9.]+) s", ended.stdout))
 
 
 def idle(rounds: int, seconds: float = 5) -> Iterator[Row]:

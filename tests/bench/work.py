@@ -81,3 +81,7 @@ def wait_for(path: str) -> None:
     """Wait, silent, until somebody writes to the named pipe at `path`."""
     with open(path) as pipe:  # noqa: PTH123
         pipe.read()
+
+
+if __name__ == "__main__":  # under torchrun
+    print(f"loop {ddp_loop()} s")

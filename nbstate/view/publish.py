@@ -6,6 +6,7 @@ fixed once, in the cell itself, and every later message carries that cell's requ
 
 from __future__ import annotations
 
+import functools
 import getpass
 import sys
 import threading
@@ -169,15 +170,16 @@ class Cell:
         Not through sys.stdout or display(): those ask for the request that runs now. And by the
         kernel's own sending thread: for every other thread ipykernel would open a socket.
         """
-        sender = self._kernel.iopub_thread
-        sender.io_loop.add_callback(
-            self._kernel.session.send, sender.socket, kind, content, parent=self._parent, **more
+        kernel = self._kernel
+        send = functools.partial(
+            kernel.session.send, kernel.iopub_socket, kind, content, parent=self._parent, **more
         )
+        kernel.iopub_thread.io_loop.add_callback(send)
 
     def flush(self) -> None:
         """Return once everything has left the kernel."""
         sender, left = self._kernel.iopub_thread, threading.Event()
-        sender.io_loop.add_callback(left.set)
+        sender.io_loop.add_callback(sender.schedule, left.set)
         while not left.wait(1) and sender.thread.is_alive():
             pass
 

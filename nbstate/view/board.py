@@ -120,11 +120,11 @@ class BoardView(View):
         )
 
     def _close(self) -> None:
-        for drawings in self._drawn.values():
-            drawings.close()
-        self._fallback.close()
         for widget in (self._box, self._widget):
             close_whole(widget)
+        self._fallback.close()
+        for drawings in self._drawn.values():
+            drawings.close()
 
     # -- to the page
 
@@ -201,6 +201,8 @@ class BoardView(View):
             if "id" in message:
                 self._widget.send({"op": "ack", "id": message["id"]})
             if message["op"] == "hello":
+                # Out of the box first: a closed widget in it would spoil the answer to a reload.
+                self._box.children = (self._widget,)
                 self._fallback.close()
             elif message["op"] == "stop":
                 self.job.stop()

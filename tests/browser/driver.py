@@ -77,12 +77,23 @@ class Server:
 
     def __exit__(self, *exc: object) -> None:
         with contextlib.suppress(OSError):
-            for kernel in self.ask("GET", "/api/kernels"):
-                self.ask("DELETE", f"/api/kernels/{kernel['id']}")
+            self.end_kernels()
         self._process.terminate()
         self._process.wait(30)
         self._log.close()
         shutil.rmtree(self._home, ignore_errors=True)
+
+    def end_kernels(self) -> None:
+        """End every kernel, and the sessions that belong to them."""
+        for session in self.ask("GET", "/api/sessions"):
+            self.ask("DELETE", f"/api/sessions/{session['id']}")
+        for kernel in self.ask("GET", "/api/kernels"):
+            self.ask("DELETE", f"/api/kernels/{kernel['id']}")
+
+    @property
+    def pid(self) -> int:
+        """The process of the server; the kernels are its children."""
+        return self._process.pid
 
     def ask(self, method: str, path: str) -> Any:
         """Call the server's REST interface."""
@@ -162,12 +173,13 @@ class Browser:
         self._playwright.stop()
         shutil.rmtree(self._profile, ignore_errors=True)
 
-    def open(self, name: str) -> Page:
+    def open(self, name: str, server: Server | None = None) -> Page:
         """Open a notebook in a tab of its own and wait until its kernel is ready."""
+        server = server or self.server
         tab = self._context.new_page()
         tab.on("console", lambda message: self.console.append(f"{message.type}: {message.text}"))
         tab.on("pageerror", lambda error: self.console.append(f"error: {error}"))
-        tab.goto(f"{self.server.url}/lab/tree/{name}?token={self.server.token}&reset")
+        tab.goto(f"{server.url}/lab/tree/{name}?token={server.token}&reset")
         page = Page(tab, name)
         page.wait_until(page.is_ready, 90)
         return page
@@ -209,9 +221,16 @@ class Page:
 
     def finish(self, cell: int, timeout: float = 60) -> None:
         """Run a cell to its end."""
+        before = self.count(cell)
         self.run(cell)
-        self.wait_until(lambda: self.running(cell), timeout)
-        self.wait_until(lambda: not self.running(cell), timeout)
+        self.wait_until(lambda: not self.running(cell) and self.count(cell) != before, timeout)
+
+    def count(self, cell: int) -> int | None:
+        """Return the number in the brackets before a cell that has ended."""
+        number: int | None = self.js(
+            f"i => {self.BOOK}.content.widgets[i].model.executionCount", cell
+        )
+        return number
 
     def set_source(self, cell: int, text: str) -> None:
         """Replace a cell's code."""
@@ -253,14 +272,33 @@ class Page:
         """Return the whole page as text."""
         return str(self.js("() => document.body.innerText"))
 
+    def pane(self, cell: int, label: str) -> str:
+        """Return what the pane with this label shows on the board of a cell, as text."""
+        return str(self.output(cell).get_by_role("log", name=label, exact=True).first.inner_text())
+
+    def button(self, cell: int, name: str) -> Any:
+        """Return the locator of a button in a cell's output."""
+        return self.output(cell).get_by_role("button", name=name, exact=True).first
+
     def save(self) -> None:
         """Save the notebook and wait for it."""
         self.js(f"() => {self.BOOK}.context.save()")
+
+    def reload(self) -> None:
+        """Load the page again, as a person who comes back does."""
+        self.tab.reload()
+        self.wait_until(self.is_ready, 90)
+
+    def close(self) -> None:
+        """Close the tab."""
+        self.tab.close()
 
     def command(self, name: str) -> None:
         """Start one of JupyterLab's commands."""
         self.js("name => { window.jupyterapp.commands.execute(name); }", name)
 
-    def screenshot(self, file: Path) -> None:
-        """Keep a picture of the page."""
-        self.tab.screenshot(path=str(file))
+    def screenshot(self, name: str, cell: int) -> None:
+        """Keep a picture of a cell, where NBSTATE_SCREENSHOTS names a folder for pictures."""
+        folder = os.environ.get("NBSTATE_SCREENSHOTS")
+        if folder:
+            self.cell(cell).screenshot(path=str(Path(folder) / f"{name}.png"))

@@ -77,6 +77,9 @@ class Paper:
     def write(self, stream: str, text: str) -> None:
         self.writes.append((stream, text))
 
+    def flush(self) -> None:
+        """What is written is there."""
+
     def show(
         self, bundle: dict[str, str], display_id: str | None = None, *, update: bool = False
     ) -> None:

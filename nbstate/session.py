@@ -1,0 +1,301 @@
+"""Ranks that stay between cells and keep their variables."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nbstate import travel
+from nbstate.launcher import _check_devices, _check_place, _world_size
+from nbstate.options import LaunchOptions
+from nbstate.rank import bootstrap, cells
+from nbstate.selection import select
+from nbstate.team import Team
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from nbstate.errand import Calls, Errand
+    from nbstate.job import Job
+    from nbstate.ranks import Rank
+    from nbstate.results import RankResults
+    from nbstate.selection import Selection
+
+_NOT_FOR_SESSIONS = ("wait", "isolate", "write_back", "max_restarts", "timeout", "cluster")
+
+_open: list[Session] = []
+
+
+class Session:
+    """Ranks forked from the kernel as it is now, that stay alive between cells.
+
+    They begin with every variable that the kernel has and keep what cells give them. In cells the
+    names `rank` and `world_size` tell which rank it is, unless the notebook uses them otherwise.
+
+    Parameters
+    ----------
+    num_processes
+        How many ranks. None: one per accelerator, or one.
+    **options
+        Fields of `LaunchOptions`, but for those of a run that ends (``wait``, ``isolate``,
+        ``write_back``, ``max_restarts``, ``timeout``, ``cluster``).
+
+    Attributes
+    ----------
+    ranks : tuple of Rank
+        One handle per rank, with its ``pid`` and more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong; no process was started.
+
+    Notes
+    -----
+    As a context manager it closes at the end. A function given to `run` travels by value, and its
+    globals are the rank's. Selections of ranks are as in ``%%ranks``: see `select`.
+
+    Examples
+    --------
+    >>> session = Session(2)                                        # doctest: +SKIP
+    >>> session.push(lr=0.1)                                        # doctest: +SKIP
+    >>> session.run(lambda: rank * lr)                              # doctest: +SKIP
+    RankResults([0.0, 0.1])
+    """
+
+    def __init__(self, num_processes: int | None = None, **options: Any) -> None:
+        unfit = [name for name in _NOT_FOR_SESSIONS if name in options]
+        if unfit:
+            raise TypeError(f"{unfit[0]}={options[unfit[0]]!r}: a session has no such option")
+        self.options = replace(LaunchOptions.from_keywords(options), stall_after=None)
+        _check_place()
+        self.world_size = _world_size(num_processes, self.options)
+        _check_devices(self.world_size, self.options)
+        self._closed = False
+        self._team = Team(self.world_size, self.options)
+        _open.append(self)
+
+    # -- what the user does
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """One handle per rank."""
+        return self.job.ranks
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._closed
+
+    def run(
+        self, function: Callable[..., Any], *args: Any, ranks: Selection = "all", **kwargs: Any
+    ) -> RankResults:
+        """Call a function on the ranks and return what each returned.
+
+        Parameters
+        ----------
+        function
+            A function or class. One from a cell travels by value; its globals are the rank's.
+        *args, **kwargs
+            Its arguments.
+        ranks
+            Which ranks.
+
+        Raises
+        ------
+        CellError
+            It failed on a rank; a `RankError`. The ranks stay.
+        KeyboardInterrupt
+            The cell was interrupted. The ranks stay.
+        """
+        if not callable(function):
+            raise TypeError(f"function={function!r}: expected a function; pass train, not train()")
+        name = getattr(function, "__name__", type(function).__name__)
+        call: Calls = (cells.call, (self._team.new_cells(), function, args, kwargs), {})
+        return self._do(ranks, call, name)
+
+    def cell(
+        self,
+        source: str,
+        ranks: Selection = "all",
+        *,
+        collect: bool = True,
+        count: int = 0,
+        quiet: bool = False,
+    ) -> RankResults:
+        """Run the source of a cell on the ranks, as a cell of a notebook runs.
+
+        Parameters
+        ----------
+        source
+            Code, IPython's magics included.
+        ranks
+            Which ranks.
+        collect
+            Return the value of the last expression per rank.
+        count
+            The number of the cell, for tracebacks.
+        quiet
+            Show nothing of what the ranks print and display.
+
+        Raises
+        ------
+        CellError
+            It failed on a rank; a `RankError`. The ranks stay.
+        KeyboardInterrupt
+            The cell was interrupted. The ranks stay.
+        """
+        call = (cells.run, (source, count), {"collect": collect})
+        return self._do(ranks, call, "cell", quiet=quiet)
+
+    def push(self, **variables: Any) -> None:
+        """Give every rank these variables.
+
+        Big tensors and arrays travel in memory that all ranks share until one writes to it.
+
+        Raises
+        ------
+        UnpicklableError
+            A value cannot travel; the message names the path to the part that cannot.
+        """
+        for name, value in variables.items():
+            travel.dump(value, name, self._team.by_reference)
+        self._do("all", (cells.assign, (variables,), {}), "push", quiet=True)
+
+    def pull(self, expression: str, ranks: Selection = "all") -> RankResults:
+        """Return the value that an expression, such as a name, has on each rank."""
+        return self._do(ranks, (cells.evaluate, (expression,), {}), expression, quiet=True)
+
+    def __getitem__(self, expression: str) -> RankResults:
+        return self.pull(expression)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self.push(**{name: value})
+
+    def scatter(self, name: str, values: Any) -> None:
+        """Give each rank its part of `values` as the variable `name`.
+
+        The parts are contiguous and differ in length by at most one, as those of
+        `PartialState.split_between_processes`.
+        """
+        from nbstate.state.splitting import Split
+
+        parts = [
+            Split(rank, self.world_size, padded=False).part_of(values)
+            for rank in range(self.world_size)
+        ]
+        calls: Calls = {
+            rank: (cells.assign, ({name: part},), {}) for rank, part in enumerate(parts)
+        }
+        self._do("all", calls, "scatter", quiet=True)
+
+    def gather(self, name: str) -> Any:
+        """Return the ranks' parts of the variable `name` as one, in rank order."""
+        from nbstate.state.splitting import concatenate
+
+        return concatenate(list(self.pull(name)))
+
+    def sync(self, name: str, root: int = 0) -> None:
+        """Give the value that `name` has on rank `root` to all other ranks.
+
+        A module that all ranks have keeps its identity: it receives root's weights.
+        """
+        (source,) = select(root, self.world_size)
+        ((payload, buffers),) = self._do(source, (cells.pack, (name,), {}), "sync", quiet=True)
+        raw = [pickle.PickleBuffer(buffer) for buffer in buffers]
+        others = [rank for rank in range(self.world_size) if rank != source]
+        if others:
+            self._do(others, (cells.unpack, (name, payload, raw), {}), "sync", quiet=True)
+
+    def refork(self) -> None:
+        """Replace the ranks by fresh ones, forked from the kernel as it is now."""
+        self._check_open()
+        self._team.end()
+        self._team = Team(self.world_size, self.options)
+
+    def interrupt(self) -> None:
+        """Interrupt what the ranks are doing; they stay."""
+        if self.doing is not None:
+            self.doing.interrupt()
+
+    def close(self) -> None:
+        """End the ranks; returns when they are gone."""
+        if not self.closed:
+            self._closed = True
+            _open.remove(self)
+            self._team.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<session: closed, {self.job.where}>"
+        gone = [str(rank.index) for rank in self.ranks if not rank.alive]
+        lost = f", rank {', '.join(gone)} gone" if gone else ""
+        doing = self.doing.name if self.doing is not None else "idle"
+        return f"<session: {doing}, {self.job.where}{lost}>"
+
+    # -- what magics and views need
+
+    @property
+    def job(self) -> Job:
+        """The ranks as a job."""
+        return self._team.job
+
+    @property
+    def doing(self) -> Errand | None:
+        """What its ranks are doing now."""
+        return self._team.errand
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """How long each rank took for what was last asked; a rank that is gone has no time."""
+        return self._team.seconds
+
+    def tell(self, line: str) -> None:
+        """Say something in the cell that runs now."""
+        self._team.stage.tell(line)
+
+    def describe(self, expression: str) -> list[str]:
+        """Return the value of an expression on each rank, in a line; of a tensor its kind."""
+        return list(self._do("all", (cells.described, (expression,), {}), expression, quiet=True))
+
+    def complete(self, line: str, at: int) -> list[str]:
+        """Return how the name before position `at` of a line may go on, by a rank's names."""
+        return [] if self.closed else self._team.complete(line, at)
+
+    def _do(
+        self, chosen: Selection, calls: Calls, name: str, *, quiet: bool = False
+    ) -> RankResults:
+        self._check_open()
+        return self._team.do(select(chosen, self.world_size), calls, name, quiet=quiet)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("this session is closed: make a new one with Session(...)")
+
+
+def current() -> Session:
+    """Return the session that was opened last and is not closed.
+
+    Raises
+    ------
+    RuntimeError
+        There is none.
+    """
+    if bootstrap.current is not None or not _open:
+        raise RuntimeError("no session is open: session = nbstate.Session(2) opens one")
+    return _open[-1]

@@ -1,0 +1,239 @@
+"""The ranks of a session from their start to their end, and what they are asked to do between.
+
+They do one errand at a time. A rank that dies takes no other along; what is left of process groups
+after a failure is made anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from nbstate import logs, values
+from nbstate.errand import Errand, cut_off
+from nbstate.job import Job
+from nbstate.launcher import _where
+from nbstate.output import Cursor
+from nbstate.rank import cells, failure, groups
+from nbstate.rank.call import Call
+from nbstate.rank.session import serve
+from nbstate.results import RankResults
+from nbstate.start.choice import choose_start
+from nbstate.view.session import Stage
+from nbstate.wire import READY, End, TaskDone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nbstate.errand import Calls
+    from nbstate.options import LaunchOptions
+    from nbstate.ranks import Rank
+
+
+class Team:
+    """Ranks that serve until `end`.
+
+    Parameters
+    ----------
+    world_size
+        How many.
+    options
+        The session's.
+
+    Raises
+    ------
+    RankError
+        A rank did not even begin.
+    """
+
+    def __init__(self, world_size: int, options: LaunchOptions) -> None:
+        start, why = choose_start(Call(serve, (), {}), options, world_size)
+        where = _where(world_size, options)
+        folder = logs.new_folder(options.log_dir)
+        self.job = Job("session", start, options, world_size, where=where, log_dir=folder)
+        self.errand: Errand | None = None
+        self.stage = Stage(self.job)
+        self.seconds: dict[int, float] = {}
+        self.idle_since = time.monotonic()
+        self._busy = threading.Lock()
+        self._numbers = itertools.count(READY + 1)
+        self._epochs = itertools.count(1)
+        self._read_to = {rank: Cursor() for rank in range(world_size)}
+        self._told_cells: set[str] = set()
+        self._cached_sources = -1
+        # What kernel and ranks have in common is what the kernel has at this moment. The values are
+        # kept, or another object might get the number of one that is gone.
+        forked = start.surroundings is None
+        self._known = dict(vars(sys.modules["__main__"])) if forked else {}
+        self.by_reference = values.names_in_main() if forked else {}
+        for line in why:
+            self.stage.tell(line)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.job.handlers[TaskDone] = self._answered
+        self.job.on_failure = self._lost
+        # Each rank answers unasked, once it can hear.
+        errand = self.errand = Errand(self.job, READY, "start", self._read_to)
+        self.job.start()
+        self.stage.follow(errand, quiet=True)
+        self.errand = None
+        self._outcome(errand)
+
+    def do(self, ranks: list[int], calls: Calls, name: str, *, quiet: bool = False) -> RankResults:
+        """Have ranks do something, show it, and return what each returned.
+
+        Raises
+        ------
+        CellError
+            It failed on a rank.
+        CellInterrupt
+            It was interrupted.
+        RuntimeError
+            One of the ranks is gone, or all are busy.
+        """
+        self._check_alive(ranks)
+        with self._exclusively(name):
+            errand = self._errand_for(ranks, name)
+            try:
+                errand.begin(calls, self.by_reference)
+                self.stage.follow(errand, quiet=quiet)
+                self.seconds = {p.index: p.seconds for p in errand.ranks if p.seconds is not None}
+                self._read_on(errand)
+                self._mend(errand)
+            finally:
+                self.errand = None
+                self.idle_since = time.monotonic()
+        return self._outcome(errand)
+
+    def end(self) -> None:
+        """End the ranks; returns when they are gone."""
+        for rank in self.job.ranks:
+            if rank.alive:
+                self.job.tell(rank.index, End())
+        if self.errand is not None:
+            self.job.kill()
+        self.job.join()
+        self.job.on_failure = None
+        self.stage.close()
+
+    def _answered(self, rank: Rank, message: TaskDone) -> None:
+        line = self.job.loop.lines[rank.index]
+        while line.read_text("stdout") or line.read_text("stderr"):
+            pass  # what it said before it answered belongs to the errand
+        errand = self.errand
+        if errand is not None and errand.number == message.number:
+            errand.answered(line, message)
+
+    def _lost(self, rank: Rank) -> None:
+        if self.errand is not None:
+            self.errand.lost(self.job.loop.lines[rank.index])
+
+    # -- errands
+
+    @contextmanager
+    def _exclusively(self, name: str) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            doing = self.errand.name if self.errand is not None else "something else"
+            raise RuntimeError(
+                f"{name}: the ranks are still busy with {doing}; session.interrupt() interrupts it"
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _errand_for(self, ranks: list[int], name: str) -> Errand:
+        starts = {rank: self._read_to[rank] for rank in ranks}
+        self.errand = Errand(self.job, next(self._numbers), name, starts)
+        return self.errand
+
+    def _read_on(self, errand: Errand) -> None:
+        for rank in errand.parts:
+            output = self.job.ranks[rank].output
+            self._read_to[rank] = output.read(self._read_to[rank]).cursor
+
+    def _check_alive(self, ranks: Sequence[int]) -> None:
+        gone = [rank for rank in ranks if not self.job.ranks[rank].alive]
+        if gone:
+            from nbstate.errors import end_in_words
+
+            told = "; ".join(f"rank {r}: {end_in_words(self.job.ranks[r].exitcode)}" for r in gone)
+            left = ",".join(str(rank.index) for rank in self.job.ranks if rank.alive)
+            other = f"; %%ranks {left} runs on those that are left" if left else ""
+            raise RuntimeError(f"{told}. session.refork() starts fresh ranks{other}")
+
+    def new_cells(self) -> dict[str, tuple[str, list[str]]]:
+        """Return the cells that the ranks have not been told of, for their tracebacks."""
+        if len(linecache.cache) == self._cached_sources:
+            return {}
+        self._cached_sources = len(linecache.cache)
+        found = failure.cells_of_notebook()
+        new = {name: cell for name, cell in found.items() if name not in self._told_cells}
+        self._told_cells |= new.keys()
+        return new
+
+    def complete(self, line: str, at: int) -> list[str]:
+        """Return how the name before position `at` of a line may go on, of the first rank's names.
+
+        Nothing where the ranks are busy.
+        """
+        alive = [rank.index for rank in self.job.ranks if rank.alive]
+        if not alive or not self._busy.acquire(blocking=False):
+            return []
+        try:
+            errand = self._errand_for(alive[:1], "completion")
+            errand.begin((cells.complete, (line, at), {}), {})
+            return errand.parts[alive[0]].value or [] if errand.wait(1.0) else []
+        finally:
+            self.errand = None
+            self._busy.release()
+
+    def _outcome(self, errand: Errand) -> RankResults:
+        failures = errand.failures
+        results = {part.index: part.value for part in errand.ranks if part.failure is None}
+        if not failures:
+            return RankResults(part.value for part in errand.ranks)
+        from nbstate.errors import CellError, CellInterrupt
+
+        if errand.interrupted and all(failure.secondary for failure in failures.values()):
+            raise CellInterrupt(failures)
+        others = dict.fromkeys(results, "done; its value is in error.results")
+        raise CellError(errand.name, self.job.world_size, failures, results, others)
+
+    # -- groups
+
+    def _mend(self, errand: Errand) -> None:
+        """After a failure: have ranks that are out of step make their process groups anew."""
+        failures = errand.failures.values()
+        alive = [rank.index for rank in self.job.ranks if rank.alive]
+        if not failures or len(alive) < self.job.world_size:
+            return
+        out_of_step = any(failure.collective for failure in failures)
+        if out_of_step or not self._in_step(alive):
+            self.job.loop.ask(lambda: cut_off(self.job, alive))
+            epoch = str(next(self._epochs))
+            if any(self._quietly(alive, (groups.renew, (epoch,), {"join": True}))):
+                self.stage.tell(
+                    "the ranks' process group was made anew, with new connections; make what holds "
+                    "the old one anew too (DistributedDataParallel, device meshes)"
+                )
+
+    def _in_step(self, ranks: list[int]) -> bool:
+        counts: dict[str, set[int]] = {}
+        for progress in self._quietly(ranks, (groups.progress, (), {})):
+            for group, count in (progress or {}).items():
+                counts.setdefault(group, set()).add(count)
+        return all(len(different) == 1 for different in counts.values())
+
+    def _quietly(self, ranks: list[int], call: Any) -> list[Any]:
+        errand = self._errand_for(ranks, "start")
+        errand.begin(call, self.by_reference)
+        errand.wait()
+        self._read_on(errand)
+        return [part.value for part in errand.ranks]

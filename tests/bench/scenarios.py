@@ -173,6 +173,30 @@ def idle(rounds: int, seconds: float = 5) -> Iterator[Row]:
     yield quantity("kernel CPU while 8 ranks are silent", 100 * used / seconds, 1, "%")
 
 
+def session(rounds: int) -> Iterator[Row]:
+    """Use ranks that stay: an empty call, and fresh forks of the kernel."""
+    with bench_kernel() as kernel:
+        run(
+            kernel,
+            "import ipyparallel, nbstate, torch\n"
+            "ballast = torch.ones(50_000_000)\n"
+            "cluster = ipyparallel.Cluster(n=2)\n"
+            "engines = cluster.start_and_connect_sync()[:]\n"
+            "session = nbstate.Session(2)",
+        )
+        contenders = {
+            "nbstate": "session.cell('pass')",
+            "ipyparallel": "engines.apply_sync(work.nothing)",
+        }
+        times = medians(kernel, contenders, 10 * rounds)
+        yield ratio("an empty cell on 2 ranks that stay", times, "nbstate", "ipyparallel", 0.5)
+        run(kernel, "cluster.stop_cluster_sync()")
+        contenders = {"nbstate": "session.refork()", "floor": "by_hand(work.nothing, 2)"}
+        times = medians(kernel, contenders, rounds)
+        yield ratio("2 ranks forked anew, 200 MB kernel", times, "nbstate", "floor", 1.5)
+        run(kernel, "session.close()")
+
+
 def imports(rounds: int) -> Iterator[Row]:
     """Import in a fresh process."""
     programs = {
@@ -215,5 +239,18 @@ def fresh(rounds: int) -> Iterator[Row]:
 
 SCENARIOS = {
     f.__name__: f
-    for f in (launch, heap, first, fresh, output, tensors, shared, error, ddp, idle, imports)
+    for f in (
+        launch,
+        heap,
+        first,
+        fresh,
+        output,
+        tensors,
+        shared,
+        error,
+        ddp,
+        session,
+        idle,
+        imports,
+    )
 }

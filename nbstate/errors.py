@@ -233,7 +233,7 @@ class CellInterrupt(KeyboardInterrupt):
     def __init__(self, failures: Mapping[int, RankFailure]) -> None:
         self.failures = dict(failures)
         lost = [rank for rank, failure in failures.items() if not failure.type_name]
-        told = [f"rank {rank}: {_in_one_line(f, rank)}" for rank, f in sorted(failures.items())]
+        told = [f"rank {rank}: {_when_interrupted(f)}" for rank, f in sorted(failures.items())]
         kept = "the ranks keep their variables"
         if lost:
             kept = f"the state of rank {', '.join(map(str, lost))} is lost: session.refork() heals"
@@ -241,6 +241,13 @@ class CellInterrupt(KeyboardInterrupt):
 
     def _render_traceback_(self) -> list[str]:
         return f"KeyboardInterrupt: {self}".splitlines()
+
+
+def _when_interrupted(failure: RankFailure) -> str:
+    where = f" ({failure.where})" if failure.where else ""
+    if not failure.type_name:
+        return f"{failure.headline}{where}"
+    return f"was in {failure.collective}{where}" if failure.collective else f"was at {failure.where}"
 
 
 def _in_one_line(failure: RankFailure, first: int) -> str:

@@ -142,7 +142,6 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         )
         self._prepared: dict[int, tuple[Any, Any]] = {}
         self._triggered, self._stop_reason, self._stopped = False, None, {}
-        self._groups: dict[tuple[int, ...], Any] = {}
         self._init_checkpoints(project_dir, project_config)
         self._init_tracking(log_with)
 
@@ -223,7 +222,7 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         return AcceleratedScheduler(
             scheduler,
             followed or self._optimizers,
-            self.gradient_state,
+            self._accumulation,
             step_with_optimizer=self.step_scheduler_with_optimizer,
         )
 

@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbstate.state import GradientState
 
 
@@ -40,16 +43,29 @@ class Accumulation:
     ----------
     position : int
         How many gradients the open window holds, this batch's included: 1 to `num_steps`.
+    within : bool
+        Whether an `accumulate` block is being run.
     """
 
     def __init__(self, state: GradientState) -> None:
         self.state = state
         self.position = 0
+        self.within = False
         self._ended = True
         self._weight = 1.0
         self._calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
 
-    def advance(self) -> None:
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """A block for the next batch of the window."""
+        self._advance()
+        self.within = True
+        try:
+            yield
+        finally:
+            self.within = False
+
+    def _advance(self) -> None:
         """Take the next batch into the window; settles whether it is the one to sync at."""
         if self._ended:
             self.position = 0

@@ -7,11 +7,11 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-import torch.distributed as dist
 
 from nbstate import operations
 from nbstate.operations import send_to_device
 from nbstate.operations.nested import leaves, map_tensors
+from nbstate.train import some_ranks
 from nbstate.train.core import Core
 from nbstate.train.data import PreparedLoader, rows
 
@@ -23,7 +23,6 @@ class Communication(Core):
     """The collectives of an Accelerator."""
 
     _warned_of_scalar = False
-    _groups: dict[tuple[int, ...], Any]
 
     def gather(self, tensor: Any, *, as_list: bool = False) -> Any:
         """Every rank's tensors, joined in rank order; see `nbstate.operations.gather`."""
@@ -111,7 +110,11 @@ class Communication(Core):
             gathered = operations.gather(input_data)
             return _without_copies(gathered, place, facts)
         present = [rank for rank, part in enumerate(place.parts) if facts.sizes[part]]
-        sent = self._exchanged(send_to_device(input_data, "cpu"), present, len(place.parts))
+        mine = send_to_device(input_data, "cpu")
+        if len(present) == len(place.parts):
+            sent = operations.gather_object(mine, flatten=False)
+        else:
+            sent = some_ranks.exchange(present, self.process_index, mine)
         kept = [
             _real_rows(sent[present.index(rank)], facts.sizes[part], facts.real[part], as_objects)
             for rank, part in _one_of_each(place)
@@ -119,21 +122,6 @@ class Communication(Core):
         ]
         whole = list(itertools.chain(*kept)) if _is_list(kept[0], as_objects) else rows.join(kept)
         return send_to_device(whole, self.device)
-
-    def _exchanged(self, data: Any, present: list[int], world: int) -> list[Any]:
-        """The data of all ranks that take part in this round."""
-        if world == 1:
-            return [data]
-        group = None
-        if len(present) < world:
-            if tuple(present) not in self._groups:
-                # Only the members come here, so only they may be waited for.
-                made = dist.new_group(present, use_local_synchronization=True)
-                self._groups[tuple(present)] = made
-            group = self._groups[tuple(present)]
-        sent: list[Any] = [None] * len(present)
-        dist.all_gather_object(sent, data, group)
-        return sent
 
     def _warn_of_scalars(self, data: Any) -> None:
         if self._warned_of_scalar:

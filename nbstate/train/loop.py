@@ -71,9 +71,9 @@ class Loop(Core):
         ...     scheduler.step()
         ...     optimizer.zero_grad()
         """
-        self._accumulation.advance()
-        quiet = not (self.gradient_state.sync_gradients or self.gradient_state.sync_each_batch)
         with ExitStack() as stack:
+            stack.enter_context(self._accumulation.block())
+            quiet = not (self.gradient_state.sync_gradients or self.gradient_state.sync_each_batch)
             for model in (models or self._models) if quiet else ():
                 stack.enter_context(parallel.no_sync(model))
             yield

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbstate.state import GradientState
+    from nbstate.train.accumulation import Accumulation
     from nbstate.train.optimizer import AcceleratedOptimizer
 
 
@@ -26,6 +26,8 @@ class AcceleratedScheduler:
         Anything with a method ``step``.
     optimizers : sequence of AcceleratedOptimizer
         The optimizers whose steps it follows.
+    accumulation : Accumulation
+        What tells where a window ends.
     step_with_optimizer : bool
         False passes every call on, as it is.
     """
@@ -34,13 +36,14 @@ class AcceleratedScheduler:
         self,
         scheduler: Any,
         optimizers: Sequence[AcceleratedOptimizer],
-        gradient_state: GradientState,
+        accumulation: Accumulation,
         *,
         step_with_optimizer: bool = True,
     ) -> None:
         self.scheduler = scheduler
         self.optimizers = list(optimizers)
-        self.gradient_state = gradient_state
+        self.gradient_state = accumulation.state
+        self._accumulation = accumulation
         self.step_with_optimizer = step_with_optimizer
         # Batches that one process would have seen since the schedule last moved.
         self._batches = 0
@@ -48,8 +51,13 @@ class AcceleratedScheduler:
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Move on as far as the batches since the last step ask for."""
         loader = self.gradient_state.active_dataloader
-        if not self.step_with_optimizer or loader is None:
+        if not self.step_with_optimizer:
             self.scheduler.step(*args, **kwargs)
+            return
+        if loader is None:
+            # After an epoch, or in a loop over data that was not prepared.
+            if self.gradient_state.sync_gradients or not self._accumulation.within:
+                self.scheduler.step(*args, **kwargs)
             return
         facts = getattr(loader, "round", None)
         self._batches += 1 if facts is None else facts.batches

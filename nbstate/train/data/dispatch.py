@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.utils.data import IterableDataset
 
 from nbstate.train.data import rows
-from nbstate.train.data.loader import PreparedLoader
+from nbstate.train.data.loader import PreparedLoader, with_last
 from nbstate.train.data.rounds import RoundFacts, deal
 from nbstate.train.data.sources import rebuilt
 
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Delivery:
-    """What rank 0 sends to one rank in one round; neither facts nor error: there is no more."""
+    """What rank 0 sends to one rank in one round.
+
+    That it is the last round is sent with it: a rank that gets nothing in it would otherwise wait
+    to hear so, while the others wait for it in a collective of the round before.
+    """
 
     facts: RoundFacts | None = None
     batch: Any = None
+    last: bool = True
     error: BaseException | None = None
 
 
@@ -41,19 +47,13 @@ class DispatchedLoader(PreparedLoader):
         super().__init__(original, setup)
         self._inner: DataLoader[Any] | None = None
         if len(setup.place.parts) == 1 or dist.get_rank() == 0:
-            how: dict[str, Any] = {"batch_size": original.batch_size}
-            if original.batch_sampler is not None:
-                how = {"batch_sampler": setup.shuffle.ordered(original.batch_sampler)}
-            elif original.batch_size is not None:
-                how["drop_last"] = original.drop_last
-            self._inner = rebuilt(original, setup.shuffle.workers, **how)
+            self._inner = rebuilt(original, setup.shuffle.workers, **_batching(original, setup))
 
     def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
         deliveries = _received() if self._inner is None else self._sent(self._inner)
         for delivery in deliveries:
             if delivery.error is not None:
                 raise delivery.error
-            # A rank that gets nothing in the last round still hears that it was the last.
             if delivery.facts is not None and delivery.batch is not None:
                 yield delivery.batch, delivery.facts
 
@@ -61,12 +61,13 @@ class DispatchedLoader(PreparedLoader):
         """Send each round as it is read, and hand out rank 0's own part."""
         parts = self.setup.place.parts
         try:
-            for facts, batches in self._read(inner):
-                yield _scattered([_Delivery(facts, batches[part]) for part in parts])
+            last = False
+            for (facts, batches), last in with_last(self._read(inner)):
+                yield _scattered([_Delivery(facts, batches[part], last) for part in parts])
+            if not last:  # there was nothing to read
+                yield _scattered([_Delivery() for _ in parts])
         except Exception as error:
             yield _scattered([_Delivery(error=error) for _ in parts])
-            return
-        yield _scattered([_Delivery() for _ in parts])
 
     def _read(self, inner: Iterable[Any]) -> Iterator[tuple[RoundFacts, list[Any]]]:
         """Each round's facts, and the batch for each part."""
@@ -95,6 +96,16 @@ class DispatchedLoader(PreparedLoader):
                 del held[number]
 
 
+def _batching(original: DataLoader[Any], setup: Setup) -> dict[str, Any]:
+    """How rank 0's dataloader makes batches: as the original does, in the order agreed on."""
+    if isinstance(original.dataset, IterableDataset):
+        size = original.batch_size
+        return {"batch_size": size, **({} if size is None else {"drop_last": original.drop_last})}
+    if original.batch_sampler is None:
+        return {"batch_size": None, "sampler": setup.shuffle.ordered(original.sampler)}
+    return {"batch_sampler": setup.shuffle.ordered(original.batch_sampler)}
+
+
 def _made_of(held: dict[int, Any], part: Any) -> Any:
     if part is None:
         return None
@@ -120,10 +131,10 @@ def _scattered(deliveries: list[_Delivery]) -> _Delivery:
 
 def _received() -> Iterator[_Delivery]:
     """What rank 0 sends, to the end."""
-    while True:
+    last = False
+    while not last:
         received: list[Any] = [None]
         dist.scatter_object_list(received, None, src=0)
         delivery: _Delivery = received[0]
+        last = delivery.last
         yield delivery
-        if delivery.facts is None:
-            return

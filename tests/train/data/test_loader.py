@@ -104,7 +104,7 @@ def test_split_batches_refuses_a_batch_size_that_does_not_divide():
 
 def test_a_distributed_sampler_is_refused_as_it_deals_out_already():
     sampler = DistributedSampler(range(10), num_replicas=2, rank=0)
-    with pytest.raises(ValueError, match="DistributedSampler.*leave the sampler out"):
+    with pytest.raises(ValueError, match=r"DistributedSampler.*leave the sampler out"):
         prepared(DataLoader(range(10), 2, sampler=sampler), 0, 2)
 
 

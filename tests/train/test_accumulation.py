@@ -1,0 +1,258 @@
+"""Accumulation: when ranks sync, what they send, and that the gradients are right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from nbstate import (
+    Accelerator,
+    DataLoaderConfiguration,
+    FullyShardedDataParallelPlugin,
+    GradientAccumulationPlugin,
+    GradientState,
+    debug_launcher,
+)
+from nbstate.state import reset_all
+from tests.train.ranks import close, data, loader, loss_of, mlp, weights
+
+
+@pytest.fixture(autouse=True)
+def fresh_states():
+    yield
+    reset_all("the test is over")
+
+
+def one_weight(value=0.0):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, value)
+    return model
+
+
+def windows(batches, **plugin):
+    """Which batches sync, and the weight after each: every batch's gradient is 1, the rate 1."""
+    accelerator = Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(**plugin))
+    model = one_weight()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer, ones = accelerator.prepare(
+        model, optimizer, DataLoader(torch.ones(batches, 1))
+    )
+
+    def epoch():
+        synced, moved = [], []
+        for number, batch in enumerate(ones):
+            before = model.weight.item()
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch).mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                synced.append(number)
+                moved.append(round(before - model.weight.item(), 5))
+        return synced, moved
+
+    return epoch
+
+
+def test_an_incomplete_last_window_weighs_as_much_as_a_full_one():
+    epoch = windows(10, num_steps=4)
+    assert epoch() == ([3, 7, 9], [1.0, 1.0, 1.0])
+    assert epoch() == ([3, 7, 9], [1.0, 1.0, 1.0])
+
+
+def test_an_incomplete_last_window_can_be_carried_into_the_next_epoch():
+    epoch = windows(10, num_steps=4, last_window="carry")
+    assert epoch() == ([3, 7], [1.0, 1.0])
+    assert epoch() == ([1, 5, 9], [1.0, 1.0, 1.0])
+
+
+def test_without_sync_with_dataloader_windows_do_not_end_with_the_data():
+    epoch = windows(10, num_steps=4, sync_with_dataloader=False)
+    assert epoch() == ([3, 7], [1.0, 1.0])
+    assert epoch() == ([1, 5, 9], [1.0, 1.0, 1.0])
+
+
+def test_an_incomplete_last_window_can_be_dropped():
+    epoch = windows(10, num_steps=4, last_window="drop")
+    assert epoch() == ([3, 7], [1.0, 1.0])
+    assert epoch() == ([3, 7], [1.0, 1.0])
+
+
+def test_micro_batches_sync_once_a_window_also_at_the_end():
+    accelerator = Accelerator(gradient_accumulation_steps=4)
+    model = one_weight()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer, ones = accelerator.prepare(
+        model, optimizer, DataLoader(torch.ones(12, 1), batch_size=4)
+    )
+    synced = []
+    for batch in ones:
+        for micro in batch.split(1):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(micro).mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            synced.append(accelerator.sync_gradients)
+    assert synced == [False, False, False, True] * 3
+    assert model.weight.item() == pytest.approx(-3.0)
+
+
+def test_a_validation_loop_inside_does_not_disturb_the_window():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = one_weight()
+    training, validation = accelerator.prepare(
+        DataLoader(torch.ones(5, 1)), DataLoader(torch.ones(3, 1))
+    )
+    model = accelerator.prepare(model)
+    synced = []
+    for number, batch in enumerate(training):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch).mean())
+        synced.append(accelerator.sync_gradients)
+        if number == 1:
+            for inner, _ in enumerate(validation):
+                assert GradientState().active_dataloader is validation
+                assert accelerator.sync_gradients
+                if inner == 1:
+                    break
+        assert GradientState().active_dataloader is training
+    assert synced == [False, True, False, True, True]
+
+
+def test_the_window_can_be_changed_between_batches():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    accelerator.gradient_accumulation_steps = 3
+    assert GradientState().num_steps == 3
+    with pytest.raises(ValueError, match="num_steps=0"):
+        accelerator.gradient_accumulation_steps = 0
+
+
+def test_accumulation_settings_that_contradict_are_refused():
+    plugin = GradientAccumulationPlugin(num_steps=4)
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 and .* num_steps=4"):
+        Accelerator(gradient_accumulation_steps=2, gradient_accumulation_plugin=plugin)
+
+
+def gradients(window, fsdp=False, clip=None):
+    """Gradients of one window over 16 samples, and how often ranks exchanged gradients."""
+    plugin = FullyShardedDataParallelPlugin() if fsdp else None
+    accelerator = Accelerator(gradient_accumulation_steps=window, fsdp_plugin=plugin)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch_size = 16 // window // accelerator.num_processes
+    model, optimizer, batches = accelerator.prepare(model, optimizer, loader(16, batch_size))
+    exchanged = count_exchanges(model)
+    for batch in batches:
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_of(model, batch))
+    grads = [parameter.grad for parameter in model.parameters()]
+    norm = None if clip is None else float(accelerator.clip_grad_norm_(model.parameters(), clip))
+    return [(g.full_tensor() if fsdp else g).clone() for g in grads], exchanged, norm
+
+
+def count_exchanges(model):
+    """A list that grows whenever DDP sends gradients."""
+    sent = []
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        def counted(group, bucket):
+            sent.append(bucket.index())
+            return allreduce_hook(group, bucket)
+
+        model.register_comm_hook(None, counted)
+    return sent
+
+
+def whole_batch():
+    model = mlp()
+    nn.functional.mse_loss(model(data()[0]), data()[1]).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_accumulated_gradients_are_those_of_one_big_batch_and_only_syncs_send():
+    def train():
+        ddp, sent, _ = gradients(4)
+        reset_all("once more")
+        fsdp, _, _ = gradients(4, fsdp=True)
+        return close(ddp, whole_batch()), len(sent), close(fsdp, whole_batch())
+
+    for ddp_right, sent, fsdp_right in debug_launcher(train):
+        assert ddp_right
+        assert fsdp_right
+        assert sent == 1  # one bucket, at the last of four batches
+
+
+def test_fsdp_sends_gradients_only_at_the_end_of_a_window():
+    def train():
+        accelerator = Accelerator(
+            gradient_accumulation_steps=3, fsdp_plugin=FullyShardedDataParallelPlugin()
+        )
+        model, batches = accelerator.prepare(mlp(), loader(12, 2))
+        reduced = []
+        for batch in batches:
+            with torch.profiler.profile() as profile, accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, batch))
+            names = {event.key for event in profile.key_averages()}
+            reduced.append(any("reduce_scatter" in name for name in names))
+        return reduced
+
+    assert debug_launcher(train)[0] == [False, False, True]
+
+
+def test_sync_each_batch_sends_at_every_batch_and_gives_the_same_gradients():
+    def train():
+        plugin = GradientAccumulationPlugin(num_steps=4, sync_each_batch=True)
+        accelerator = Accelerator(gradient_accumulation_plugin=plugin)
+        model, batches = accelerator.prepare(mlp(), loader(16, 2))
+        sent = count_exchanges(model)
+        synced = []
+        for batch in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, batch))
+            synced.append(accelerator.sync_gradients)
+        grads = [parameter.grad for parameter in model.parameters()]
+        return close(grads, whole_batch()), len(sent), synced
+
+    assert debug_launcher(train)[1] == (True, 4, [False, False, False, True])
+
+
+def test_no_sync_keeps_gradients_on_their_rank():
+    def train():
+        accelerator = Accelerator()
+        model = accelerator.prepare(one_weight())
+        sent = count_exchanges(model)
+        inputs = torch.full((1, 1), float(accelerator.process_index))
+        with accelerator.no_sync(model):
+            accelerator.backward(model(inputs).mean())
+        alone = model.module.weight.grad.item()
+        accelerator.backward(model(inputs).mean())
+        return alone, model.module.weight.grad.item(), len(sent)
+
+    assert list(debug_launcher(train)) == [(0.0, 1.0, 1), (1.0, 1.0, 1)]
+
+
+def test_a_rank_that_is_through_takes_part_until_the_others_are():
+    def train():
+        accelerator = Accelerator(
+            dataloader_config=DataLoaderConfiguration(even_batches=True),
+            gradient_accumulation_steps=2,
+        )
+        model, optimizer, batches = accelerator.prepare(
+            model := mlp(), torch.optim.SGD(model.parameters(), lr=0.1), loader(5, 1)
+        )
+        seen = 0
+        with accelerator.join_uneven_inputs([model], even_batches=False):
+            for inputs, targets in batches:
+                seen += len(inputs)
+                with accelerator.accumulate(model):
+                    accelerator.backward(loss_of(model, (inputs, targets)))
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return seen, batches.even_batches, weights(model)
+
+    (first, even, one), (second, _, other) = debug_launcher(train)
+    assert (first, second, even) == (3, 2, True)
+    assert close(one, other, 0)

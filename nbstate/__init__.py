@@ -44,6 +44,7 @@ _HOMES = {
     "broadcast_object_list": "nbstate.operations",
     "captured": "nbstate.baggage",
     "debug_launcher": "nbstate.launcher",
+    "doctor": "nbstate.checkup",
     "find_executable_batch_size": "nbstate.train",
     "gather": "nbstate.operations",
     "gather_in_order": "nbstate.operations",
@@ -65,6 +66,7 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, not two
 
 if TYPE_CHECKING:
     from nbstate.baggage import captured as captured
+    from nbstate.checkup import doctor as doctor
     from nbstate.errors import JobStoppedError as JobStoppedError
     from nbstate.errors import RankError as RankError
     from nbstate.errors import RankFailure as RankFailure

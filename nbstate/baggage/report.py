@@ -10,6 +10,7 @@ from typing import Any, overload
 from nbstate.baggage.parts import parts_of_function
 from nbstate.baggage.scale import Scale, Weight
 from nbstate.memory import in_words
+from nbstate.table import as_html, as_text
 
 _LOOKS = 1_000_000
 
@@ -90,22 +91,12 @@ class Captured(Sequence[Item]):
         )
 
     def __repr__(self) -> str:
-        rows = [_row(item) for item in self._items]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([self.summary, *lines])
+        return "\n".join([self.summary, as_text([_row(item) for item in self._items])]).rstrip()
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in _row(item)) + "</tr>"
-            for item in self._items
-        )
-        head = "<tr><th>what</th><th>type</th><th>size</th><th>remark</th></tr>"
-        table = f"<table>{head}{rows}</table>" if rows else ""
-        return f"<p>{html.escape(self.summary)}</p>{table}"
+        rows = [_row(item) for item in self._items]
+        head = ("what", "type", "size", "remark")
+        return f"<p>{html.escape(self.summary)}</p>{as_html(head, rows) if rows else ''}"
 
 
 def _row(item: Item) -> tuple[str, str, str, str]:

@@ -195,10 +195,9 @@ def test_the_report_is_a_table_in_text_and_html(cells):
     assert first.startswith("train drags 1 MiB along; forked ranks copy nothing, a fresh rank ")
     assert rows[0].split() == ["global", "variable", "'big'", "Tensor", "1", "MiB"]
     assert "open file 'run.log' at ['<run>']: open it in the function" in rows[1]
-    assert (
-        "<td>global variable &#x27;big&#x27;</td><td>Tensor</td><td>1 MiB</td>"
-        in bundle["text/html"]
-    )
+    row = ["global variable &#x27;big&#x27;", "Tensor", "1 MiB", ""]
+    shown = "".join(f'<td style="text-align:left">{text}</td>' for text in row)
+    assert f"<tr>{shown}</tr>" in bundle["text/html"]
     assert "<run>" not in bundle["text/html"]
     told_plainly = cells.run("def alone(): pass\ncaptured(alone)")
     assert told_plainly.result == "alone drags nothing along"

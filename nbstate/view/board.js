@@ -6,10 +6,11 @@
 //   [rank, "drop", model]  that drawing is gone
 //   [rank, "clear"]        everything the rank has shown is gone
 // `tail` is the same for a page that comes late. All state lives with the model, so that every view
-// of it is complete. screen.js and pane.js stand before this file in the module that the page loads.
+// of it is complete. `page` is the HTML of a finished run, for a page that cannot get it as an output.
+// screen.js and pane.js stand before this file in the module that the page loads.
 
 const SIDE_BY_SIDE = 4;
-const MARKS = { starting: "…", running: "▸", stopping: "◐", done: "✓", failed: "✗", stopped: "■" };
+const MARKS = { starting: "…", running: "▸", waiting: "◌", stopping: "◐", done: "✓", failed: "✗", stopped: "■" };
 
 // -- the model's state ---------------------------------------------------------------------------
 
@@ -33,6 +34,7 @@ class Board {
     this.last = tail.n || 0;
     this.apply(tail.c || []);
     model.on("msg:custom", (message) => this.hear(message));
+    model.on("change:page", () => this.redraw());
     model.on("change:status", () => { this.since = performance.now(); this.redraw(); });
     model.send({ op: "hello" });
   }
@@ -240,6 +242,11 @@ class View {
   }
 
   redraw() {
+    const page = this.model.get("page");
+    if (page) {
+      this.root.innerHTML = page;
+      return;
+    }
     this.drawHead();
     for (const pane of this.panes) if (pane.host.offsetParent) pane.draw();
     this.answer.textContent = this.board.said;
@@ -263,7 +270,7 @@ class View {
     chip.textContent = [`rank ${index}`, `${MARKS[state] || ""} ${state}`, memory(bytes), doing].filter(Boolean).join("  ");
     chip.title = chip.textContent;
     const pane = this.rankPanes[i];
-    const waits = !pane.sheet.used && ["starting", "running"].includes(state);
+    const waits = !pane.sheet.used && ["starting", "running", "waiting"].includes(state);
     pane.idle.hidden = !waits;
     if (waits) pane.idle.textContent = `nothing said yet · ${duration(this.board.elapsed)}${doing ? ` · ${doing}` : ""}`;
   }

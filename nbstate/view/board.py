@@ -27,6 +27,7 @@ from nbstate.wire import ClearOutput, Display
 
 if TYPE_CHECKING:
     from nbstate.job import Job
+    from nbstate.ranks import Rank
     from nbstate.view.page import Page
 
 QUICK = 0.3
@@ -51,6 +52,7 @@ class BoardView(View):
         self._places = [(place, fresh_id())]
         self._showing = threading.Lock()
         self._over = False
+        self._hellos = 0
         self._asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._drawn = {rank.index: RankDrawings() for rank in job.ranks}
         self._changes = {rank.index: RankChanges(rank) for rank in job.ranks}
@@ -91,7 +93,7 @@ class BoardView(View):
             for place, display_id in self._places:
                 place.show(page.bundle(), display_id, update=self._widget is not None)
         if self._widget is not None:
-            self._close()
+            self._close(page)
 
     # -- the widget
 
@@ -119,9 +121,14 @@ class BoardView(View):
             {WIDGET_MIME: widget, "text/html": f"<p>{said}</p>", "text/plain": said}, display_id
         )
 
-    def _close(self) -> None:
-        for widget in (self._box, self._widget):
-            close_whole(widget)
+    def _close(self, page: Page | None = None) -> None:
+        if self._hellos > 1 and page is not None:
+            # A page that was loaded again does not know the display ids of its outputs: what it
+            # shows is the widget, which goes on to show what stays.
+            self._widget.page = page.html
+        else:
+            close_whole(self._box)
+            close_whole(self._widget)
         self._fallback.close()
         for drawings in self._drawn.values():
             drawings.close()
@@ -150,7 +157,7 @@ class BoardView(View):
             "blocking": job.options.wait,
             "notes": list(job.notes),
             "ranks": [
-                {"index": r.index, "state": r.state, "doing": r.doing, "memory": r.memory}
+                {"index": r.index, "state": _state(r), "doing": r.doing, "memory": r.memory}
                 for r in job.ranks
             ],
         }
@@ -201,6 +208,7 @@ class BoardView(View):
             if "id" in message:
                 self._widget.send({"op": "ack", "id": message["id"]})
             if message["op"] == "hello":
+                self._hellos += 1
                 # Out of the box first: a closed widget in it would spoil the answer to a reload.
                 self._box.children = (self._widget,)
                 self._fallback.close()
@@ -265,6 +273,12 @@ class RankDrawings:
         for _, widget in self._outputs:
             close_whole(widget)
         self._outputs.clear()
+
+
+def _state(rank: Rank) -> str:
+    if rank.state == "running" and rank.doing.startswith("in "):  # a collective, and then the line
+        return "waiting"
+    return rank.state
 
 
 def _hear_during_cells(comm: Any) -> None:

@@ -22,3 +22,4 @@ class BoardWidget(anywidget.AnyWidget):
     kernel: Any = traitlets.Unicode().tag(sync=True)
     status: Any = traitlets.Dict().tag(sync=True)
     tail: Any = traitlets.Dict().tag(sync=True)
+    page: Any = traitlets.Unicode().tag(sync=True)

@@ -213,11 +213,11 @@ notebook_launcher(train, num_processes=2)
 def test_questions_open_the_notebooks_prompt(notebook: MakeNotebook, setup: str) -> None:
     page = notebook([setup, "notebook_launcher(lambda: input('name? '), num_processes=2)"])
     page.run(1)
-    field = page.cell(1).locator(".jp-Stdin-input")
-    prompt = page.cell(1).locator(".jp-Stdin-prompt")
-    asked = []
+    field = page.cell(1).locator(".jp-Stdin-input").last
+    prompt = page.cell(1).locator(".jp-Stdin-prompt").last
+    asked: list[str] = []
     for answer in ("first", "second"):
-        page.wait_until(lambda: field.count() == 1 and prompt.inner_text() not in asked)
+        page.wait_until(lambda: field.is_visible() and prompt.inner_text() not in asked)
         asked.append(prompt.inner_text())
         field.fill(answer)
         field.press("Enter")
@@ -294,7 +294,9 @@ job = launch(train, num_processes=2)
         page.wait_until(lambda cell=cell: "early line" in page.pane(cell, "rank 1"))
     gate.touch()
     page.finish(4)
-    page.wait_until(lambda: "late line" in page.text(4))
+    for cell in (1, 3, 4):
+        page.wait_until(lambda cell=cell: "late line" in page.text(cell))
+        assert "✓ done" in page.text(cell)
     assert "Error displaying widget" not in page.all_text()
 
 

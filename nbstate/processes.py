@@ -11,10 +11,10 @@ import psutil
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """Return the living children of a process, and theirs."""
+    """Return the living children of a process, and theirs; none where that cannot be found out."""
     try:
         return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
+    except (psutil.Error, OSError):  # it is gone; or no file can be opened to look
         return []
 
 
@@ -31,7 +31,7 @@ def usage(pid: int) -> tuple[int, float] | None:
         with process.oneshot():
             times = process.cpu_times()
             return int(process.memory_info().rss), times.user + times.system
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return None
 
 
@@ -47,8 +47,8 @@ def kill_marked(mark: str) -> None:
     Programs in sessions of their own belong to no process group of a rank and, once the rank is
     dead, are no longer its children either. Only Linux tells of another process's environment.
     """
-    for folder in Path("/proc").glob("[0-9]*"):
+    for pid in psutil.pids() if Path("/proc/self/environ").exists() else ():
         # Suppressed: it has ended meanwhile, or belongs to somebody else.
         with contextlib.suppress(OSError):
-            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
+            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)

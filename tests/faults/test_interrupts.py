@@ -23,21 +23,21 @@ def ended_plainly(kernel, cell):
     assert kernel.run(AGAIN).result == "[2, 2]"
 
 
-@pytest.mark.parametrize("group", [False, True], ids=["kernel alone", "its whole group"])
+WORK = {
+    "asleep": "print('up'); time.sleep(600)",
+    "waiting": "print('up'); PartialState().wait_for_everyone() if os.environ['RANK'] == '0' else time.sleep(600)",
+    "busy": "print('up')\n            while True: pass",
+}
+
+
 @pytest.mark.parametrize(
-    "body",
-    [
-        "print('up'); time.sleep(600)",
-        "print('up'); PartialState().wait_for_everyone() if os.environ['RANK'] == '0' else time.sleep(600)",
-        "print('up')\n            while True: pass",
-    ],
-    ids=["asleep", "waiting", "busy"],
+    ("body", "group"), [("asleep", False), ("asleep", True), ("waiting", False), ("busy", True)]
 )
 def test_during_work(notebook, group, body):
     cell = notebook.start(f"""
         def train():
-            {body}
-        notebook_launcher(train, num_processes=2)
+            {WORK[body]}
+        notebook_launcher(train, num_processes=2, grace=1)
     """)
     up(notebook, cell)
     notebook.signal(signal.SIGINT, group=group)

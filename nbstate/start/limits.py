@@ -1,0 +1,29 @@
+"""Why a run could not be started, where the system's own words do not say what to do."""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+
+def explained(error: OSError, ranks: int) -> OSError:
+    """Return `error` with the limit that was reached, and how to raise it, in its text."""
+    told = _told(error.errno)
+    if told is None:
+        return error
+    which = f"the {ranks} ranks could not be started" if ranks > 1 else "the rank could not be"
+    found = OSError(error.errno, f"{error.strerror}: {which}: {told}. None is left behind")
+    return found.with_traceback(error.__traceback__)
+
+
+def _told(number: int | None) -> str | None:
+    if number in (errno.EMFILE, errno.ENFILE):
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"this process may have {limit} files open; ulimit -n tells and sets it"
+    if number == errno.EAGAIN:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        allowed = "a limited number of" if limit == resource.RLIM_INFINITY else str(limit)
+        return f"this user may have {allowed} processes and threads; ulimit -u tells and sets it"
+    if number == errno.ENOMEM:
+        return "there is no memory for another process"
+    return None

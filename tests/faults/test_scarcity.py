@@ -1,0 +1,102 @@
+"""Little room, few descriptors, few processes: it works all the same, or says what is missing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.faults.conftest import SETUP
+from tests.faults.inside import with_namespaces
+
+BIG = """
+def train():
+    state = PartialState()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return torch.full((32 * 1024 * 1024 // 4,), float(state.process_index)), total.item()
+results = notebook_launcher(train, num_processes=2)
+[(big.numel(), big[-1].item(), total) for big, total in results]
+"""
+
+
+def test_results_larger_than_dev_shm(tmp_path):
+    cell = with_namespaces(["--mount"], "mount -t tmpfs -o size=8m tmpfs /dev/shm", SETUP, BIG)
+    assert cell.error is None
+    assert cell.result == "[(8388608, 0.0, 2.0), (8388608, 1.0, 2.0)]"
+    assert cell.left == []
+
+
+def test_a_full_temporary_disk_loses_the_log_not_the_run(tmp_path):
+    cell = with_namespaces(
+        ["--mount"],
+        "mount -t tmpfs -o size=1m tmpfs /tmp",
+        SETUP,
+        """
+        with open("/tmp/filler", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError as error:
+                print(error.strerror)
+        def train():
+            print("a line" * 1000)
+            return torch.ones(1 << 20).sum().item()
+        job = launch(train, num_processes=2)
+        list(job.wait()), "a line" in job.ranks[0].stdout, str(job.ranks[0].output.log_error), job.notes
+        """,
+    )
+    assert cell.error is None
+    assert "No space left on device" in cell.stdout
+    assert cell.result.startswith("([1048576.0, 1048576.0],")
+    assert "True" in cell.result
+    assert "the log of rank 0 is cut short: No space left on device" in cell.result
+    assert cell.left == []
+
+
+def test_few_descriptors_are_an_error_before_or_during_the_start_and_leave_nothing(notebook):
+    cell = notebook.run("""
+        import psutil, resource
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        me = psutil.Process()
+        threads, open_now, outcomes = me.num_threads(), me.num_fds(), []
+        try:
+            for room in range(0, 60, 4):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + room, hard))
+                try:
+                    outcomes.append(len(notebook_launcher(lambda: 1, num_processes=4, view="silent")))
+                except OSError as error:
+                    outcomes.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        said = [text for text in outcomes if isinstance(text, str)]
+        (all("Too many open files" in text and "ulimit -n" in text for text in said), len(said) > 3,
+         outcomes[-1], me.num_fds() - open_now, me.num_threads() - threads, me.children())
+    """)
+    assert cell.error is None
+    assert cell.result == "(True, True, 4, 0, 0, [])"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may become a user with a limit")
+def test_a_process_limit_is_an_error_during_the_start_and_leaves_nothing(kernel):
+    kernel.run(SETUP)
+    kernel.run("list(notebook_launcher(lambda: 1, num_processes=2))")  # all imports done
+    cell = kernel.run("""
+        import psutil, resource
+        me = psutil.Process()
+        os.chmod(".", 0o777)
+        os.setresuid(65534, 65534, 65534)
+        outcomes = []
+        for room in (2, 3, 4, 8, 12):
+            resource.setrlimit(resource.RLIMIT_NPROC, (me.num_threads() + room,) * 2 if room == 2 else
+                               (me.num_threads() + room, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+            try:
+                notebook_launcher(lambda: time.sleep(0.3), num_processes=6, view="silent")
+            except (OSError, RankError, RuntimeError) as error:
+                outcomes.append(str(error).splitlines()[0])
+        print(*outcomes, sep="\\n")
+        me.children()
+    """)
+    assert cell.error is None
+    assert "ulimit -u" in cell.stdout
+    assert cell.result == "[]"

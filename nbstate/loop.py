@@ -30,6 +30,7 @@ from nbstate.inquiry import Inquiry
 from nbstate.matching import Matcher
 from nbstate.ranks import Line, Rank
 from nbstate.stall import Watch
+from nbstate.start import limits
 from nbstate.start.guard import Guard
 from nbstate.start.setup import setup_for
 from nbstate.wire import (
@@ -99,7 +100,10 @@ class Loop:
             # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             self._listen(self._wake_end, self._do_what_was_asked)
-            self._start()
+            try:
+                self._start()
+            except OSError as error:
+                raise limits.explained(error, self._job.world_size) from None
             self._hear()
             while self._restarts_left and self.reason == "failure" and self._job.may_restart():
                 self._begin_again()
@@ -180,6 +184,9 @@ class Loop:
         _kernel_ends.pop(id(self), None)
         for rank in self._job.ranks:
             rank.output.finish()
+            if rank.output.log_error is not None:
+                why = rank.output.log_error.strerror
+                self._job.note(f"the log of rank {rank.index} is cut short: {why}")
         with self._asking:
             self._over = True
             while self._asked:

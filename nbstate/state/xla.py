@@ -15,9 +15,10 @@ from nbstate.state.scopes import is_replica
 
 def in_use() -> bool:
     """Whether XLA drives this process's device. Opens nothing."""
-    if "PJRT_DEVICE" not in os.environ and devices.kind() != "tpu":
-        return False
-    return "torch_xla" in sys.modules or importlib.util.find_spec("torch_xla") is not None
+    # Importing torch_xla is enough to set PJRT_DEVICE=CPU, on any machine without a TPU.
+    if os.environ.get("PJRT_DEVICE", "CPU") == "CPU":
+        return _is_open() or devices.kind() == "tpu"
+    return importlib.util.find_spec("torch_xla") is not None
 
 
 def find_place() -> Place | None:

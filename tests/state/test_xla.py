@@ -142,6 +142,20 @@ print(json.dumps(seen))
     }
 
 
+def test_a_package_that_imports_torch_xla_does_not_turn_it_on(run):
+    told = run(
+        """
+from nbstate import PartialState
+first = str(PartialState().device)
+PartialState.reset()
+torch_xla.device()
+print(json.dumps([first, str(PartialState().device)]))
+""",
+        PJRT_DEVICE="CPU",
+    )
+    assert told == ["cpu", "xla:0"]
+
+
 def test_cpu_is_the_cpu(run):
     told = run("""
 from nbstate import PartialState
@@ -158,7 +172,9 @@ def test_the_real_torch_xla_on_its_cpu_device():
         [
             "-c",
             """
+import torch_xla
 from nbstate import GradientState, PartialState
+torch_xla.device()
 state = PartialState()
 assert str(state.device).startswith("xla"), state.device
 assert state.distributed_type == "XLA"

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=BaseException)
 
+_TOLD_ELSEWHERE = (
+    *("rank", "node", "pid", "exitcode", "error_file", "message", "when", "type_name"),
+    *("traceback", "where", "collective", "secondary"),
+)
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -43,6 +47,8 @@ class RankFailure(ProcessFailure):
         It failed because another rank did: it lost its peer, or was stopped.
     exception
         The original exception where it could travel, else None.
+    node
+        Which of several nodes it was on; None where there is only one.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class RankFailure(ProcessFailure):
         collective: str = "",
         secondary: bool = False,
         exception: BaseException | None = None,
+        node: int | None = None,
     ) -> None:
         super().__init__(rank, pid, exitcode, error_file)
         self.rank = rank
@@ -71,6 +78,12 @@ class RankFailure(ProcessFailure):
         self.secondary = secondary
         self.exception = exception
         self.when = when
+        self.node = node
+
+    @property
+    def who(self) -> str:
+        """What to call the rank in a sentence."""
+        return f"rank {self.rank}" if self.node is None else f"node {self.node}, rank {self.rank}"
 
     @property
     def headline(self) -> str:
@@ -82,6 +95,10 @@ class RankFailure(ProcessFailure):
 
     def __repr__(self) -> str:
         return f"RankFailure(rank={self.rank}, {self.headline!r})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the arguments that make it again elsewhere; its exception stays here."""
+        return {name: getattr(self, name) for name in _TOLD_ELSEWHERE}
 
 
 class RankError(ChildFailedError):
@@ -150,9 +167,10 @@ class RankError(ChildFailedError):
         lines += [line for text in extra for line in text.splitlines()]
         if first.traceback:
             lines += ["", *first.traceback.rstrip().splitlines()]
-        told = {f.rank: _in_one_line(f, first.rank) for f in rest} | self._others
+        told = {f.rank: f"{f.who}: {_in_one_line(f, first.rank)}" for f in rest}
+        told |= {rank: f"rank {rank}: {text}" for rank, text in self._others.items()}
         if told:
-            lines += ["", *(f"rank {rank}: {text}" for rank, text in sorted(told.items()))]
+            lines += ["", *(told[rank] for rank in sorted(told))]
         if self.restarts:
             times = "1 restart" if self.restarts == 1 else f"{self.restarts} restarts"
             lines += ["", f"It failed again after {times}; this is the last failure."]
@@ -160,7 +178,8 @@ class RankError(ChildFailedError):
 
     def title(self, first: RankFailure) -> str:
         """Return the first line of the text."""
-        return f"rank {first.rank} of {self.world_size}: {first.headline}"
+        of = f" of {self.world_size}" if first.node is None else ""
+        return f"{first.who}{of}: {first.headline}"
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows in the cell: our text, without the launcher's own frames."""
@@ -183,11 +202,16 @@ class RankTimeoutError(RankError, TimeoutError):
 
 
 class JobStoppedError(RankError):
-    """The run was stopped before all of its ranks were done."""
+    """The run was stopped before all of its ranks were done; `by` names another node that did."""
+
+    def __init__(self, by: str, *args: Any) -> None:
+        self.by = by
+        super().__init__(*args)
 
     def title(self, first: RankFailure) -> str:
         """Return the first line of the text."""
-        return f"{self.name} was stopped before its ranks were done"
+        by = f" by {self.by}" if self.by else ""
+        return f"{self.name} was stopped{by} before its ranks were done"
 
 
 class CellError(RankError):
@@ -219,7 +243,9 @@ class CellError(RankError):
         from nbstate.view.fold import ranges
 
         word = "rank" if len(alike) == 1 else "ranks"
-        title = f"{word} {ranges([f.rank for f in alike])} of {self.world_size}: {alike[0].headline}"
+        title = (
+            f"{word} {ranges([f.rank for f in alike])} of {self.world_size}: {alike[0].headline}"
+        )
         more = alike[0].traceback or alike[0].message.partition("\n")[2]
         return f"{title}\n\n{more.rstrip()}" if more else title
 
@@ -247,7 +273,9 @@ def _when_interrupted(failure: RankFailure) -> str:
     where = f" ({failure.where})" if failure.where else ""
     if not failure.type_name:
         return f"{failure.headline}{where}"
-    return f"was in {failure.collective}{where}" if failure.collective else f"was at {failure.where}"
+    return (
+        f"was in {failure.collective}{where}" if failure.collective else f"was at {failure.where}"
+    )
 
 
 def _in_one_line(failure: RankFailure, first: int) -> str:

@@ -16,7 +16,8 @@ from nbstate import report, whereabouts
 from nbstate.loop import Loop
 from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
-from nbstate.start.rendezvous import Rendezvous
+from nbstate.start.nodes import OneNode
+from nbstate.start.place import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nbstate.errors import RankError, RankFailure
     from nbstate.options import LaunchOptions
     from nbstate.start import Start
+    from nbstate.start.nodes import MeetingPoint, Nodes
 
 JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
 
@@ -71,25 +73,26 @@ class Job:
         name: str,
         start_method: Start,
         options: LaunchOptions,
-        world_size: int,
+        local_ranks: int,
         *,
         where: str,
         log_dir: Path,
+        nodes: Nodes | None = None,
     ) -> None:
         self.name = name
         self.start_method = start_method
         self.options = options
-        self.world_size = world_size
+        self.nodes = OneNode(local_ranks, options) if nodes is None else nodes
+        self.world_size = self.nodes.world_size
         self.where = where
         self.log_dir = log_dir
         self.number = next(_numbers)
         self.run_id = f"nbstate-{os.getpid()}-{self.number}"
         self.state: JobState = "starting"
         self.notes: list[str] = []
-        self.restarts = 0
+        self.restarts = self.nodes.restarts
         self.error: RankError | None = None
-        self.rendezvous = Rendezvous(options.master_addr, options.use_port)
-        self.ranks = tuple(Rank(index, log_dir) for index in range(world_size))
+        self.ranks = tuple(Rank(self.nodes.offset + local, log_dir) for local in range(local_ranks))
         self.loop = Loop(self)
         self._values: dict[int, Any] = {}
         self._failures: dict[int, RankFailure] = {}
@@ -129,7 +132,7 @@ class Job:
         Returns
         -------
         RankResults
-            One value per rank, in rank order.
+            One value per local rank, in rank order; per rank of all nodes with `gather_results`.
 
         Raises
         ------
@@ -176,7 +179,8 @@ class Job:
             raise self._broken
         if self.error is not None:
             raise self.error.with_traceback(None)
-        return RankResults(self._values[rank.index] for rank in self.ranks)
+        returned = {**self.nodes.values, **self._values}
+        return RankResults(returned[rank] for rank in sorted(returned))
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every rank that is at work. One that catches it goes on."""
@@ -203,7 +207,7 @@ class Job:
     def logs(self, rank: int | None = None) -> str:
         """Return the whole text of one rank, or of all of them one after the other."""
         if rank is not None:
-            return self.ranks[rank].output.whole()
+            return self.ranks[rank - self.nodes.offset].output.whole()
         return "".join(f"--- rank {r.index}\n{r.output.whole()}" for r in self.ranks)
 
     def __repr__(self) -> str:
@@ -315,7 +319,12 @@ class Job:
     @property
     def mark(self) -> str:
         """What every program that a rank starts has in its environment, as ``NAME=value``."""
-        return f"TORCHELASTIC_RUN_ID={self.run_id}"
+        return f"{MARK}={self.run_id}"
+
+    @property
+    def rendezvous(self) -> MeetingPoint:
+        """Where the ranks meet."""
+        return self.nodes.meeting_point
 
     def started(self) -> None:
         """Every rank exists."""
@@ -331,13 +340,34 @@ class Job:
         _, error = report.outcome(self)
         if error is None or not error.is_real:
             return False
-        self.restarts += 1
-        headline = str(error).splitlines()[0]
-        self.note(f"restart {self.restarts} of {self.options.max_restarts}: {headline}")
-        self._values.clear()
-        self._weights = []
+        self._restart(error)
         self.rendezvous.renew()
         return True
+
+    def restart_together(self) -> None:
+        """All nodes begin again once they have met: tell why."""
+        self._restart(report.outcome(self)[1])
+
+    def _restart(self, error: RankError | None) -> None:
+        self.restarts += 1
+        told = f"restart {self.restarts}"
+        if self.nodes.note or error is None:
+            self.note(f"{told}: {self.nodes.note}")
+        else:
+            self.note(f"{told} of {self.options.max_restarts}: {str(error).splitlines()[0]}")
+        self._values.clear()
+        self._weights = []
+
+    def take_places(self) -> None:
+        """The next attempt begins: the ranks are as they were before the first one."""
+        self.world_size = self.nodes.world_size
+        for local, rank in enumerate(self.ranks):
+            rank.begin_again(self.nodes.offset + local)
+
+    def ranks_ended(self) -> None:
+        """Every rank here is gone."""
+        if self.nodes.number is not None:
+            self.nodes.ended(report.own_failures(self), self._values)
 
     def stopping(self) -> None:
         """The ranks have been asked to stop."""
@@ -376,7 +406,7 @@ class Job:
             line.failed = report.not_rebuilt(error)
             return
         self._values[line.rank.index] = value
-        if line.rank.index == 0:
+        if line.rank is self.ranks[0]:
             self._weights = weights
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbstate import devices, logs, one_process
 from nbstate.job import Job
@@ -18,6 +18,10 @@ from nbstate.rank.call import Call
 from nbstate.results import RankResults
 from nbstate.start import xla
 from nbstate.start.choice import choose_start
+from nbstate.start.nodes import OneNode
+
+if TYPE_CHECKING:
+    from nbstate.start.nodes import Nodes
 
 _ALONE = "No accelerator here: one process, in the kernel. num_processes=2 asks for two."
 
@@ -30,7 +34,7 @@ def notebook_launcher(
     use_port: int | None = None,
     master_addr: str = "127.0.0.1",
     node_rank: int = 0,
-    num_nodes: int = 1,
+    num_nodes: int | tuple[int, int] = 1,
     rdzv_backend: str = "static",
     rdzv_endpoint: str = "",
     rdzv_conf: Mapping[str, Any] | None = None,
@@ -53,11 +57,11 @@ def notebook_launcher(
     num_processes
         How many ranks. None: one per accelerator; without one, a single process. With 1 the
         function runs in the kernel itself, so that what it trains stays there.
-    mixed_precision, use_port, master_addr
+    mixed_precision, use_port, master_addr, node_rank, num_nodes
         See `LaunchOptions`, which documents every option. The positional order is that of
         Accelerate's function of the same name.
-    node_rank, num_nodes, rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id, max_restarts
-        Accepted at their defaults; several machines are not supported yet.
+    rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id, max_restarts, monitor_interval
+        As torchrun's; see there.
     kwargs
         The function's keyword arguments.
     **options
@@ -66,7 +70,7 @@ def notebook_launcher(
     Returns
     -------
     RankResults
-        One value per rank, in rank order. With ``wait=False`` a `Job` instead.
+        One value per rank of this node, in rank order. With ``wait=False`` a `Job` instead.
 
     Raises
     ------
@@ -188,7 +192,8 @@ def _run(
     _check_call(function, args, named)
     _check_place()
     ranks = _world_size(num_processes, options)
-    in_the_kernel = ranks == 1 and options.wait and not options.isolate
+    alone = ranks == 1 and not options.meets_others
+    in_the_kernel = alone and options.wait and not options.isolate
     if in_the_kernel and not xla.needed(options):  # the kernel must never take the TPU
         if num_processes is None and devices.count() == 0:
             print(_ALONE)  # noqa: T201 - the opening line of the cell
@@ -198,14 +203,13 @@ def _run(
     start, why = choose_start(Call(function, args, named, options.write_back), options, ranks)
     from nbstate import view
 
-    job = Job(
-        getattr(function, "__name__", type(function).__name__),
-        start,
-        options,
-        ranks,
-        where=_where(ranks, options),
-        log_dir=logs.new_folder(options.log_dir),
-    )
+    name = getattr(function, "__name__", type(function).__name__)
+    log_dir = logs.new_folder(options.log_dir)
+    nodes = _meet(options, ranks)
+    where = _where(ranks, options)
+    if nodes.number is not None:
+        where += f", node {nodes.number} of {nodes.count}"
+    job = Job(name, start, options, ranks, where=where, log_dir=log_dir, nodes=nodes)
     job.notes += why
     _tell_of_untouched_modules(job, args, named, options)
     try:
@@ -215,6 +219,14 @@ def _run(
         raise
     job.start()
     return job.wait_or_stop() if options.wait else job
+
+
+def _meet(options: LaunchOptions, ranks: int) -> Nodes:
+    if not options.meets_others:
+        return OneNode(ranks, options)
+    from nbstate.start import elastic
+
+    return elastic.meet(options, ranks)
 
 
 # -- checks, before any process exists

@@ -99,13 +99,14 @@ class Loop:
         try:
             # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            self._listen(self._wake_end, self._do_what_was_asked)
+            self.listen(self._wake_end, self._do_what_was_asked)
+            self._job.nodes.follow(self)
             try:
                 self._start()
             except OSError as error:
                 raise limits.explained(error, self._job.world_size) from None
             self._hear()
-            while self._restarts_left and self.reason == "failure" and self._job.may_restart():
+            while self._may_begin_again():
                 self._begin_again()
                 self._start()
                 self._hear()
@@ -125,14 +126,28 @@ class Loop:
             self._at(self._job.options.timeout - self._job.elapsed, self._out_of_time)
         self._at(self._watch.every, self._look)
 
+    def _may_begin_again(self) -> bool:
+        """Tell whether there is to be a further attempt. Several nodes decide that together."""
+        nodes = self._job.nodes
+        together = nodes.goes_on()
+        if together is None:
+            may = self._restarts_left > 0 and self.reason == "failure"
+            return may and self._job.may_restart()
+        if not together:
+            return False
+        self._job.restart_together()
+        self.reason = None
+        while not nodes.ready() and self.reason is None:
+            self._hear_once()
+        return nodes.ready()
+
     def _begin_again(self) -> None:
         """Every rank of a failed attempt is gone: be as before the first one."""
         self._restarts_left -= 1
         self._leave_nothing()
         self._guard, self.lines, self.reason = None, [], None
         self._matcher = Matcher(self._send_verdict)
-        for rank in self._job.ranks:
-            rank.begin_again()
+        self._job.take_places()
 
     def _start_one(self, rank: Rank) -> None:
         line = Line(rank)
@@ -142,14 +157,14 @@ class Loop:
         line.attach(self._job.start_method.start(setup_for(self._job, line, ends)))
         line.given()
         assert line.death is not None
-        self._listen(line.connection.fileno(), lambda: self._hear_messages(line))
-        self._listen(line.stdout, lambda: self._hear_text(line, "stdout"))
-        self._listen(line.stderr, lambda: self._hear_text(line, "stderr"))
-        self._listen(line.stacks, lambda: self._hear_stacks(line))
-        self._listen(line.death, lambda: self._bury(line))
+        self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
+        self.listen(line.stdout, lambda: self._hear_text(line, "stdout"))
+        self.listen(line.stderr, lambda: self._hear_text(line, "stderr"))
+        self.listen(line.stacks, lambda: self._hear_stacks(line))
+        self.listen(line.death, lambda: self._bury(line))
 
     def _register_ends(self) -> None:
-        ends = [self._wake_end, self._wake]
+        ends = [self._wake_end, self._wake, *self._job.nodes.descriptors]
         for line in self.lines:
             ends += [line.connection.fileno(), line.stdout, line.stderr, line.stacks]
         if self._guard is not None:
@@ -158,11 +173,17 @@ class Loop:
 
     def _hear(self) -> None:
         while any(line.rank.alive for line in self.lines):
-            for key, _ in self._selector.select(self._until_next_deadline()):
-                if key.fd in self._selector.get_map():
-                    key.data()
-            self._meet_deadlines()
-            self._job.changed()
+            self._hear_once()
+        self._job.ranks_ended()
+        while not self._job.nodes.settled:
+            self._hear_once()
+
+    def _hear_once(self) -> None:
+        for key, _ in self._selector.select(self._until_next_deadline()):
+            if key.fd in self._selector.get_map():
+                key.data()
+        self._meet_deadlines()
+        self._job.changed()
 
     def _leave_nothing(self) -> None:
         """End what a run or an attempt still has: ranks, pipes, the guard, deadlines."""
@@ -195,16 +216,18 @@ class Loop:
         self._selector.close()
         os.close(self._wake_end)
         os.close(self._wake)
-        self._job.rendezvous.close()
+        self._job.nodes.close()
         # No circle of references: big results are freed with the last name for them.
         del self._job, self._watch, self._inquiry, self._matcher
 
     # -- hearing
 
-    def _listen(self, descriptor: int, react: Callable[[], None]) -> None:
+    def listen(self, descriptor: int, react: Callable[[], None]) -> None:
+        """Call `react` whenever there is something to read."""
         self._selector.register(descriptor, selectors.EVENT_READ, react)
 
-    def _forget(self, *descriptors: int) -> None:
+    def forget(self, *descriptors: int) -> None:
+        """No longer listen there."""
         for descriptor in descriptors:
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -216,7 +239,7 @@ class Loop:
 
     def _hear_text(self, line: Line, stream: str) -> None:
         if not line.read_text(stream):
-            self._forget(line.stdout if stream == "stdout" else line.stderr)
+            self.forget(line.stdout if stream == "stdout" else line.stderr)
         self._watch.spoke()
 
     def _hear_messages(self, line: Line) -> None:
@@ -225,7 +248,7 @@ class Loop:
             heard = True
             self._take(line, message)
         if not heard:  # readable, and nothing there: the rank has closed its end
-            self._forget(line.connection.fileno())
+            self.forget(line.connection.fileno())
 
     def _take(self, line: Line, message: object) -> None:
         if isinstance(message, Started):
@@ -264,7 +287,7 @@ class Loop:
         if self.reason is not None:
             line.send(Leave(tear_down=False))
         elif all(other.rank.state == "done" or other.rank.gone for other in self.lines):
-            self._let_leave()
+            self._job.nodes.returned()
 
     def _bury(self, line: Line) -> None:
         """A rank's process has ended: hear the rest, and go on without it."""
@@ -274,14 +297,14 @@ class Loop:
             self._take(line, message)
         line.reap()
         line.drain()
-        self._forget(*descriptors)
+        self.forget(*descriptors)
         if line.returned is None and line.failed is None:
             self._failed(line)
 
     # -- policy
 
-    def _let_leave(self) -> None:
-        """Every rank has returned: each may now tear its process group down and exit."""
+    def let_leave(self) -> None:
+        """Every rank of every node has returned: each may tear its process group down and exit."""
         self._leaving = True
         for line in self.lines:
             line.send(Leave(tear_down=True))
@@ -316,6 +339,7 @@ class Loop:
             return
         self.reason = reason
         self._job.stopping()
+        self._job.nodes.stopping(reason)
         for line in self.lines:
             if line.rank.state == "done":
                 line.send(Leave(tear_down=False))
@@ -336,11 +360,15 @@ class Loop:
 
     def send(self, rank: int, message: object) -> None:
         """Send one rank a message."""
-        self.lines[rank].send(message)
+        self.lines[rank - self._job.nodes.offset].send(message)
 
     def kill(self) -> None:
         """End every rank that is still there, with all that it started."""
-        self.reason = self.reason or "stop"
+        if self.reason is None:
+            self.reason = "stop"
+            self._job.nodes.stopping("stop")
+        if not any(line.rank.alive for line in self.lines):
+            self._job.nodes.abandon()
         self._restarts_left = 0
         for line in self.lines:
             if line.rank.alive:
@@ -364,7 +392,7 @@ class Loop:
 
     def _hear_stacks(self, line: Line) -> None:
         if not line.read_stacks():
-            self._forget(line.stacks)
+            self.forget(line.stacks)
         self._inquiry.check(self.lines)
 
     def _look(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 START_METHODS = ("auto", "fork", "forkserver", "spawn")
+RDZV_SECONDS = ("join_timeout", "last_call_timeout", "keep_alive_interval")
 VIEWS = ("auto", "board", "plain", "silent")
 
 
@@ -23,19 +24,38 @@ class LaunchOptions:
     mixed_precision
         ``"no"``, ``"fp16"``, ``"bf16"`` or ``"fp8"``; what the states of each rank report.
     use_port
-        Port of the rendezvous store. None: a free one, bound before any rank starts.
+        Port of the rendezvous store. None: a free one, bound before any rank starts. With several
+        nodes the port at which their notebooks meet, 29500 unless given.
     master_addr
-        Address of the rendezvous store.
+        Address of the rendezvous store, one of node 0's; nothing listens on its other ones.
     num_nodes, node_rank
-        How many machines, and which of them this is.
-    rdzv_backend, rdzv_endpoint, rdzv_conf, rdzv_id
-        How several machines find each other, as torchrun's options of the same names.
+        On how many machines a notebook makes this launch, and which of them this is. All ranks of
+        all nodes train together; each notebook shows and returns its own.
+    rdzv_backend
+        ``"static"``: `num_nodes` notebooks, of which that with `node_rank` 0 listens.
+        ``"c10d"``: the first that can listen at the endpoint does, and nodes are numbered as they
+        come. `num_nodes` may then be a range such as ``(1, 3)``: a node that comes or goes has all
+        ranks started anew, and does not count as a restart; the ranks' own failures do.
+    rdzv_endpoint
+        Where the notebooks meet, as ``"host:port"``, instead of `master_addr` and `use_port`.
+    rdzv_id
+        What the run is called: equal in all its notebooks, who prove to each other that they know
+        it without sending it.
+    rdzv_conf
+        ``join_timeout``: seconds to wait for all nodes (600). ``last_call_timeout``: seconds to
+        wait for more of a range once there are enough (30). ``keep_alive_interval`` and
+        ``keep_alive_max_attempt``: seconds between two signs of life of another node, and how many
+        must be missing (1 and 5). ``is_host``: with c10d, whether this notebook listens.
+    gather_results
+        Return what the ranks of all nodes returned, in every notebook. It needs an `rdzv_id` that
+        is no stranger's to guess: what knows it can run code here, as pickled values can.
     max_restarts, monitor_interval
         How often all ranks are started anew once one has failed; they find the count in
         ``TORCHELASTIC_RESTART_COUNT``. The second is accepted as torchrun's: here a failure is
         seen at once.
     log_line_prefix_template
-        As torchrun's option of the same name.
+        What stands before each line of text instead of ``[0]``, as torchrun's: with
+        ``${role_name}``, ``${local_rank}`` and ``${rank}``.
     wait
         False: return a `Job` at once.
     start_method
@@ -85,11 +105,12 @@ class LaunchOptions:
     use_port: int | None = None
     master_addr: str = "127.0.0.1"
     node_rank: int = 0
-    num_nodes: int = 1
+    num_nodes: int | tuple[int, int] = 1
     rdzv_backend: str = "static"
     rdzv_endpoint: str = ""
     rdzv_conf: Mapping[str, Any] | None = None
     rdzv_id: str = "none"
+    gather_results: bool = False
     max_restarts: int = 0
     monitor_interval: float = 0.1
     log_line_prefix_template: str | None = None
@@ -139,7 +160,7 @@ class LaunchOptions:
         _one_of("start_method", self.start_method, START_METHODS)
         _one_of("view", self.view, VIEWS)
         _one_of("rdzv_backend", self.rdzv_backend, ("static", "c10d"))
-        for name in ("wait", "cpu", "oversubscribe", "isolate", "trace"):
+        for name in ("wait", "cpu", "oversubscribe", "isolate", "trace", "gather_results"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name}={value!r}: expected True or False")
@@ -171,24 +192,50 @@ class LaunchOptions:
         if self.log_dir is not None and Path(self.log_dir).is_file():
             raise ValueError(f"log_dir={str(self.log_dir)!r} is a file: give the path of a folder")
 
+    @property
+    def node_range(self) -> tuple[int, int]:
+        """The least and the most nodes that may take part."""
+        nodes = self.num_nodes
+        return (nodes, nodes) if isinstance(nodes, int) else nodes
+
+    @property
+    def meets_others(self) -> bool:
+        """Whether other notebooks take part, or may."""
+        return self.node_range[1] > 1
+
     def _check_nodes(self) -> None:
-        _whole_number("num_nodes", self.num_nodes, least=1)
+        _check_node_range(self.num_nodes, self.rdzv_backend)
         _whole_number("node_rank", self.node_rank, least=0)
-        if self.node_rank >= self.num_nodes:
+        most = self.node_range[1]
+        if self.node_rank >= most:
             raise ValueError(
                 f"node_rank={self.node_rank} with num_nodes={self.num_nodes}: "
-                f"node_rank counts from 0 to {self.num_nodes - 1}"
+                f"node_rank counts from 0 to {most - 1}"
+            )
+        for name in ("rdzv_endpoint", "rdzv_id"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name}={getattr(self, name)!r}: expected a text")
+        _check_rdzv_conf(self.rdzv_conf)
+        self._check_meeting()
+
+    def _check_meeting(self) -> None:
+        if self.meets_others and self.trace:
+            raise ValueError("trace=True compares the ranks of one machine: leave num_nodes out")
+        if self.meets_others and self.gather_results and self.rdzv_id == "none":
+            raise ValueError(
+                "gather_results=True builds what other machines send, which can run code here: "
+                "give all notebooks of the run the same rdzv_id='...', known to nobody else"
+            )
+        template: object = self.log_line_prefix_template
+        if template is not None and not isinstance(template, str):
+            raise TypeError(
+                f"log_line_prefix_template={template!r}: expected a text such as "
+                "'[${role_name}${rank}]: '"
             )
 
     def _refuse_what_is_not_built(self) -> None:
         """Nothing is faked: an option whose engine is missing says so."""
         missing = {
-            "num_nodes": self.num_nodes > 1,
-            "rdzv_backend": self.rdzv_backend != "static",
-            "rdzv_endpoint": self.rdzv_endpoint != "",
-            "rdzv_conf": bool(self.rdzv_conf),
-            "rdzv_id": self.rdzv_id != "none",
-            "log_line_prefix_template": self.log_line_prefix_template is not None,
             "cluster": self.cluster is not None,
         }
         for name, used in missing.items():
@@ -225,6 +272,38 @@ def _whole_number(
         raise TypeError(hint)
     if value < least or (most is not None and value > most):
         raise ValueError(hint)
+
+
+def _check_node_range(nodes: object, backend: str) -> None:
+    if not isinstance(nodes, (tuple, list)):
+        _whole_number("num_nodes", nodes, least=1)
+        return
+    hint = f"num_nodes={nodes!r}: expected a whole number, or a range such as (1, 3)"
+    if len(nodes) != 2:
+        raise ValueError(hint)
+    for number in nodes:
+        _whole_number("num_nodes", number, least=1)
+    if nodes[0] > nodes[1]:
+        raise ValueError(hint)
+    if backend != "c10d":
+        raise ValueError(f"num_nodes={nodes!r}: a range of nodes needs rdzv_backend='c10d'")
+
+
+def _check_rdzv_conf(conf: object) -> None:
+    if conf is None:
+        return
+    if not isinstance(conf, Mapping):
+        raise TypeError(f"rdzv_conf={conf!r}: expected a dict such as {{'join_timeout': 60}}")
+    for name, value in conf.items():
+        if name in RDZV_SECONDS:
+            _positive_number(f"rdzv_conf[{name!r}]", value)
+        elif name == "keep_alive_max_attempt":
+            _whole_number(f"rdzv_conf[{name!r}]", value, least=1)
+        elif name != "is_host":
+            known = ", ".join((*RDZV_SECONDS, "keep_alive_max_attempt", "is_host"))
+            raise ValueError(f"rdzv_conf has {name!r}: there are {known}")
+        elif not isinstance(value, bool):
+            raise TypeError(f"rdzv_conf['is_host']={value!r}: expected True or False")
 
 
 def _check_seed(seed: object) -> None:

@@ -79,8 +79,9 @@ class Rank:
         """Whether its process exists."""
         return self.pid is not None and not self.gone
 
-    def begin_again(self) -> None:
+    def begin_again(self, index: int) -> None:
         """Be a rank that has not started yet, once more; what it has said stays."""
+        self.index = index
         self.pid = self.exitcode = self.memory = None
         self.gone = False
         self.state = "starting"

@@ -19,8 +19,7 @@ Outcome = Literal["done", "failed", "stopped"]
 
 def outcome(job: Job) -> tuple[Outcome, RankError | None]:
     """Return the state in which a finished job is, and the error to raise for it."""
-    lines = job.loop.lines
-    failures = [failure_of(job, line) for line in lines if line.rank.state != "done"]
+    failures = [*own_failures(job), *job.nodes.failures]
     if not failures:
         return "done", None
     from nbstate import errors
@@ -35,9 +34,14 @@ def outcome(job: Job) -> tuple[Outcome, RankError | None]:
     if job.loop.reason == "timeout" and not real:
         assert job.options.timeout is not None
         return "failed", errors.RankTimeoutError(job.options.timeout, *told)
-    if job.loop.reason == "stop" and not real:
-        return "stopped", errors.JobStoppedError(*told)
+    if (job.loop.reason == "stop" or job.nodes.stopped_by) and not real:
+        return "stopped", errors.JobStoppedError(job.nodes.stopped_by, *told)
     return "failed", errors.RankError(*told)
+
+
+def own_failures(job: Job) -> list[RankFailure]:
+    """Say how each rank of this node that is not done failed."""
+    return [failure_of(job, line) for line in job.loop.lines if line.rank.state != "done"]
 
 
 def failure_of(job: Job, line: Line) -> RankFailure:
@@ -60,7 +64,8 @@ def failure_of(job: Job, line: Line) -> RankFailure:
         collective=said.collective,
         secondary=said.peer_lost or (said.interrupted and line.told_to_stop),
         exception=exception_of(said),
-        when=said.when,
+        when=said.when + job.nodes.clock,
+        node=job.nodes.number,
     )
 
 
@@ -89,7 +94,8 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
         where=stack.where,
         collective=stack.collective,
         secondary=line.ended_by_us,
-        when=line.ended_at,
+        when=line.ended_at + job.nodes.clock,
+        node=job.nodes.number,
     )
 
 

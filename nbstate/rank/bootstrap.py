@@ -44,6 +44,7 @@ class Setup:
     """All that a rank is told at its birth."""
 
     rank: int
+    local_rank: int
     world_size: int
     kernel_pid: int | None
     call: Call | Parcel
@@ -194,7 +195,7 @@ def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Fai
         value = call(task.function, task.args, task.kwargs)
         payload, raw = values.dump(value, "result", by_reference)
         buffers, descriptor, length = values.share(raw)
-        weights = _weights(task.write_back) if setup.rank == 0 else ()
+        weights = _weights(task.write_back) if setup.local_rank == 0 else ()
     except SystemExit as error:
         if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
             payload, _ = values.dump(None, "result")

@@ -22,33 +22,44 @@ PLACE_VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT"),
 )
 
+MARK = "NBSTATE_RUN"
+"""Holds, in all that the ranks of a run start, what that run is called; no two are called alike."""
+
+ROLE = "default"
+"""What torchrun calls a group of equal workers unless told otherwise."""
+
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the ranks of one run are."""
+    """Where one rank of a run is."""
 
+    rank: int
     world_size: int
+    local_rank: int
+    local_world_size: int
+    node: int
+    nodes: int
     address: str
     port: int
+    here: str
     run_id: str
-    restarts: int = 0
+    restarts: int
 
 
-def environment(place: Place, rank: int, options: LaunchOptions, error_file: str) -> dict[str, str]:
+def environment(place: Place, options: LaunchOptions, error_file: str) -> dict[str, str]:
     """Return the variables of one rank, on top of what it inherits from the kernel."""
-    world = str(place.world_size)
     found = {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "ROLE_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "ROLE_NAME": "default",
-        "WORLD_SIZE": world,
-        "LOCAL_WORLD_SIZE": world,
-        "ROLE_WORLD_SIZE": world,
-        "GROUP_WORLD_SIZE": "1",
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "ROLE_RANK": str(place.rank),
+        "GROUP_RANK": str(place.node),
+        "ROLE_NAME": ROLE,
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "ROLE_WORLD_SIZE": str(place.world_size),
+        "GROUP_WORLD_SIZE": str(place.nodes),
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),
         "TORCHELASTIC_RUN_ID": place.run_id,
@@ -60,10 +71,10 @@ def environment(place: Place, rank: int, options: LaunchOptions, error_file: str
         "FORK_LAUNCHED": "1",
         "ACCELERATE_MIXED_PRECISION": options.mixed_precision,
         **_unless_set("TOKENIZERS_PARALLELISM", "false"),
-        **_loopback(place.address),
-        **_device_settings(rank, options),
+        **_interface(place.here),
+        **_device_settings(place.local_rank, options),
     }
-    threads = threads_per_rank(place.world_size, options)
+    threads = threads_per_rank(place.local_world_size, options)
     if threads is not None:
         found["OMP_NUM_THREADS"] = str(threads)
     return {**found, **options.env}
@@ -108,18 +119,31 @@ def _unless_set(name: str, value: str) -> dict[str, str]:
     return {} if name in os.environ else {name: value}
 
 
-def _loopback(address: str) -> dict[str, str]:
-    """On one machine the ranks talk through the loopback interface, never through its host name."""
-    if not address.startswith("127.") and address not in ("localhost", "::1"):
+def _interface(address: str) -> dict[str, str]:
+    """Have ranks talk through the interface of this address, never through the host's name."""
+    interface = _loopback(address) or _interface_of(address)
+    if interface is None:
         return {}
-    interface = "lo" if sys.platform == "linux" else "lo0"
     return {
         **_unless_set("GLOO_SOCKET_IFNAME", interface),
         **_unless_set("NCCL_SOCKET_IFNAME", interface),
     }
 
 
-def _device_settings(rank: int, options: LaunchOptions) -> dict[str, str]:
+def _loopback(address: str) -> str | None:
+    if not address.startswith("127.") and address not in ("localhost", "::1"):
+        return None
+    return "lo" if sys.platform == "linux" else "lo0"
+
+
+def _interface_of(address: str) -> str | None:
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address.partition("%")[0] == address for found in addresses):
+            return name
+    return None
+
+
+def _device_settings(local_rank: int, options: LaunchOptions) -> dict[str, str]:
     found: dict[str, str] = {}
     if options.backend is not None:
         found["NBSTATE_BACKEND"] = options.backend
@@ -130,5 +154,5 @@ def _device_settings(rank: int, options: LaunchOptions) -> dict[str, str]:
     if options.cpu or devices.kind() == "cpu":
         found["ACCELERATE_USE_CPU"] = "true"
     if options.devices is not None:
-        found.update(devices.visible(options.devices, rank))
+        found.update(devices.visible(options.devices, local_rank))
     return found

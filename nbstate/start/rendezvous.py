@@ -82,13 +82,14 @@ class Rendezvous:
 def _why(address: str, port: int | None, error: OSError) -> str:
     if port:
         return (
-            f"use_port={port} on {address}: {error.strerror}{_holder(port)}; "
+            f"use_port={port} on {address}: {error.strerror}{holder(port)}; "
             "leave use_port out and a free port is taken"
         )
     return f"master_addr={address!r}: {error.strerror}; one machine needs no master_addr"
 
 
-def _holder(port: int) -> str:
+def holder(port: int) -> str:
+    """Say which process has a port, as an addition to a sentence, as far as it can be told."""
     import psutil
 
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbstate.rank.bootstrap import Setup
 from nbstate.rank.call import Descriptor
-from nbstate.start.place import Place, environment, threads_per_rank
+from nbstate.start.place import MARK, Place, environment, threads_per_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,22 +21,32 @@ def setup_for(job: Job, line: Line, not_ours: Sequence[int]) -> Setup:
     `not_ours` are the kernel's descriptors, which a forked rank finds open and must not hold.
     """
     start, options, rank = job.start_method, job.options, line.rank
+    nodes = job.nodes
     place = Place(
-        world_size=job.world_size,
-        address=job.rendezvous.address,
-        port=job.rendezvous.port,
-        run_id=job.run_id,
+        rank=rank.index,
+        world_size=nodes.world_size,
+        local_rank=rank.index - nodes.offset,
+        local_world_size=len(job.ranks),
+        node=nodes.number or 0,
+        nodes=nodes.count,
+        address=nodes.meeting_point.address,
+        port=nodes.meeting_point.port,
+        here=nodes.address,
+        run_id=nodes.run_id or job.run_id,
         restarts=job.restarts,
     )
+    threads = threads_per_rank(len(job.ranks), options)
+    variables = {**environment(place, options, rank.error_file), MARK: job.run_id}
     return Setup(
-        rank=rank.index,
-        world_size=job.world_size,
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
         kernel_pid=start.kernel_pid,
         call=start.call,
         surroundings=start.surroundings,
-        environment=environment(place, rank.index, options, rank.error_file),
+        environment=variables,
         trace=options.trace,
-        threads=threads_per_rank(job.world_size, options),
+        threads=threads,
         seed=options.seed,
         connection=line.far_connection,
         stdout=Descriptor(line.far_stdout),

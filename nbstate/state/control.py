@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from nbstate.state import process_group
+from nbstate.state.facts import offered_kind
 from nbstate.state.rank_only import Outcome, run_only
 from nbstate.state.splitting import Split
 
@@ -48,7 +49,7 @@ class ProcessControl:
     @property
     def default_device(self) -> torch.device:
         """The kind of device that this machine offers first, without an index."""
-        return torch.device(self._process.kind)
+        return torch.device(offered_kind())
 
     @property
     def distributed_type(self) -> DistributedType:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbstate import devices
 from nbstate.state import process_group, xla
 from nbstate.state.kinds import DistributedType
 from nbstate.state.rank_only import Outcome
@@ -191,6 +192,11 @@ class ProcessFacts:
         if self.kind == "xla":
             return xla.exchange("nbstate", payload)
         return process_group.exchange(payload)
+
+
+def offered_kind() -> str:
+    """The kind of device that this machine offers first, as torch names it."""
+    return "xla" if xla.in_use() else devices.kind()
 
 
 def _pickled(outcome: Outcome) -> bytes:

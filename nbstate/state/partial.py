@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from nbstate import devices
 from nbstate.state import process_group, xla
 from nbstate.state.control import ProcessControl
-from nbstate.state.facts import ProcessFacts
+from nbstate.state.facts import ProcessFacts, offered_kind
 from nbstate.state.kinds import DistributedType, checked_precision
 from nbstate.state.life import SharedState, caller, end
 from nbstate.state.place import Place, find_place, glance
@@ -125,7 +126,7 @@ def _settle(cpu: bool, options: dict[str, Any]) -> ProcessFacts:
     asked = options.pop("backend", None)
     facts = ProcessFacts(
         Place(),
-        _kind(cpu),
+        "cpu" if cpu or os.environ.get("NBSTATE_CPU") == "1" else offered_kind(),
         mixed_precision=checked_precision(precision, "ACCELERATE_MIXED_PRECISION"),
     )
     if facts.kind == "xla":
@@ -138,15 +139,6 @@ def _settle(cpu: bool, options: dict[str, Any]) -> ProcessFacts:
     return facts
 
 
-def _kind(cpu: bool) -> str:
-    if cpu or os.environ.get("NBSTATE_CPU") == "1":
-        return "cpu"
-    if xla.in_use():
-        return "xla"
-    kind = devices.kind()
-    return "cpu" if kind == "tpu" else kind  # a TPU without torch_xla is out of torch's reach
-
-
 def _settle_xla(facts: ProcessFacts) -> None:
     facts.launched_type = DistributedType.XLA
     place = xla.find_place()
@@ -155,7 +147,8 @@ def _settle_xla(facts: ProcessFacts) -> None:
 
 
 def _settle_group(facts: ProcessFacts, asked: str | None, options: dict[str, Any]) -> None:
-    if process_group.exists():
+    there_is_one = process_group.exists()
+    if there_is_one:
         facts.place = _place_in_group(glance())
         facts.backend = process_group.backend()
     else:
@@ -172,10 +165,22 @@ def _settle_group(facts: ProcessFacts, asked: str | None, options: dict[str, Any
     if facts.backend is None:
         return
     facts.launched_type = _TYPES.get(facts.kind, DistributedType.MULTI_GPU)
-    facts.options = {**options, "backend": facts.backend}
     facts.set_device()
-    if not process_group.exists():
+    if there_is_one:
+        _warn_of_no_effect(options)
+    else:
         process_group.join(facts.place, facts.backend, options)
+        facts.options = {**options, "backend": facts.backend}
+
+
+def _warn_of_no_effect(options: dict[str, Any]) -> None:
+    if options:
+        told = ", ".join(f"{name}={value}" for name, value in options.items())
+        warnings.warn(
+            f"the process group was made before this PartialState and is used as it is: "
+            f"{told} has no effect",
+            stacklevel=2,
+        )
 
 
 def _given_place(options: dict[str, Any]) -> Place | None:
@@ -199,11 +204,15 @@ def _agree(facts: ProcessFacts, cpu: bool, options: dict[str, Any]) -> None:
     """ValueError where a later construction asks for something else than there is."""
     if cpu and facts.kind != "cpu":
         raise conflict("PartialState", "device", facts.device, "cpu")
-    if facts.backend is None:
+    if not facts.options:  # one process, or a group that was made elsewhere
         return
     for name, asked in options.items():
-        if facts.options.get(name) != asked:
-            raise conflict("PartialState", name, facts.options.get(name, "torch's default"), asked)
+        there_is = facts.options.get(name, "torch's default")
+        if there_is != asked:
+            raise ValueError(
+                f"the process group was made with {name}={there_is}, and {name}={asked} was asked "
+                f"for; give it to the first PartialState or AcceleratorState of the rank"
+            )
 
 
 def conflict(state: str, name: str, there_is: object, asked: object) -> ValueError:

@@ -362,3 +362,21 @@ def test_a_rank_that_says_nothing_shows_the_time(
     page.wait_until(lambda: re.search(r"nothing said yet · [2-9] s", page.text(1)))
     gate.touch()
     page.wait_until(lambda: done(page, 1))
+
+
+def test_without_subshells_stop_goes_through_the_server(
+    browser: Browser, setup: str, tmp_path: Path
+) -> None:
+    plugin = "@jupyterlab/apputils-extension:kernels-settings"
+    with Server(tmp_path, {plugin: {"commsOverSubshells": "disabled"}}) as deaf:
+        deaf.write("a.ipynb", [setup, "notebook_launcher(wait_for_gate, num_processes=2)"])
+        page = browser.open("a.ipynb", deaf)
+        page.finish(0)
+        page.run(1)
+        page.wait_until(lambda: page.button(1, "Stop").count() == 1)
+        page.button(1, "Where is everyone?").click()
+        page.wait_until(lambda: "answers when that cell ends" in page.text(1))
+        page.button(1, "Stop").click()
+        page.wait_until(lambda: done(page, 1))
+        assert "KeyboardInterrupt" in page.text(1)
+        page.close()

@@ -41,21 +41,24 @@ def train(x, y):
     state.wait_for_everyone()
     return losses[-1] < losses[0] / 10, str(state.device), state.num_processes, os.getpid()
 
+def where():
+    return str(PartialState().device), PartialState().num_processes
+
 def fail():
     torch.ones(2, device=PartialState().device) @ torch.ones(3, device=PartialState().device)
 
 if __name__ == "__main__":
     x = torch.randn(64, 2)
     data = x, x @ torch.tensor([[1.0], [-2.0]])
-    told = {"first": notebook_launcher(train, data)[0], "woken": [devices.woken()]}
-    told["fresh"] = notebook_launcher(train, data, 1, start_method="forkserver")[0]
-    try:
-        notebook_launcher(fail)
-    except RankError as error:
-        told["failed"] = str(error)
-    torch.ones(2, device=torch_xla.device()).sum().item()      # the kernel opens the runtime itself
+    told = {"woken": [devices.woken()], "untouched": notebook_launcher(where, (), 2)[1]}
+    torch.ones(2, device=torch_xla.device()).sum().item()      # the kernel uses the device
     told["woken"].append(devices.woken())
-    told["later"] = notebook_launcher(train, data)[0]
+    told["trained"] = [notebook_launcher(train, data)[0], notebook_launcher(train, data)[0]]
+    for function, ranks in ((fail, 1), (where, 2)):
+        try:
+            notebook_launcher(function, (), ranks)
+        except (RankError, ValueError) as error:
+            told[function.__name__] = str(error)
     told["kernel"] = os.getpid()
     print("told:", json.dumps(told))
 """
@@ -75,19 +78,22 @@ def python(pytestconfig):
 
 
 @pytest.mark.xla
-def test_the_real_torch_xla_trains_in_ranks_before_and_after_the_kernel_used_it(python, tmp_path):
+def test_the_real_torch_xla_trains_in_ranks_of_a_kernel_that_used_it(python, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = os.environ | {"PJRT_DEVICE": "CPU", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [python, script], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("told: ")]
     told = json.loads(line.removeprefix("told: "))
-    for launch in ("first", "fresh", "later"):
-        learned, device, ranks, pid = told[launch]
+    assert told["woken"] == [None, "XLA"]
+    assert told["untouched"] == ["cpu", 2]  # importing torch_xla is not using it
+    for learned, device, ranks, pid in told["trained"]:
         assert (learned, device, ranks) == (True, "xla:0", 1)
         assert pid != told["kernel"]
-    assert told["woken"] == [None, "XLA"]
-    assert told["failed"].startswith("rank 0 of 1: RuntimeError: ")
+    assert told["fail"].startswith("rank 0 of 1: RuntimeError: ")
+    assert told["where"].startswith(
+        "num_processes=2 with PJRT_DEVICE='CPU': torch_xla has 1 device"
+    )

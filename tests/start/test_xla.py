@@ -108,10 +108,18 @@ def test_ranks_on_the_cpu_have_nothing_to_do_with_it(tpu, fake):
     assert fake.calls() == []
 
 
-def test_without_a_tpu_torch_xla_has_one_device(fake, tmp_path):
+def test_without_a_tpu_torch_xla_counts_once_the_kernel_has_used_it_and_has_one_device(
+    fake, tmp_path
+):
     with Kernel(tmp_path / "cwd", env=fake.environment | {"PJRT_DEVICE": "CPU"}) as kernel:
         kernel.run(TRAIN)
-        assert result(kernel.run("notebook_launcher(train)[0]")) == (0, 1, "xla:0", "XLA", "0")
+        untouched = "list(notebook_launcher(lambda: str(PartialState().device), (), 2))"
+        assert result(kernel.run(untouched)) == ["cpu", "cpu"]
+        assert fake.calls() == []
+        kernel.run("os.environ['TPU_VISIBLE_CHIPS'] = '0'; torch_xla.device()")
+        cell = kernel.run("notebook_launcher(train)[0]")
+        assert result(cell) == (0, 1, "xla:0", "XLA", "0")
+        assert "no restart is needed" in cell.stdout
         refused = kernel.run("notebook_launcher(train, (), 2)")
     assert refused.error.evalue.startswith("num_processes=2 with PJRT_DEVICE='CPU'")
     assert "cpu=True for 2 ranks" in refused.error.evalue

@@ -11,6 +11,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
+from nbstate.operations.nested import map_tensors
 from nbstate.state import DistributedType
 from nbstate.train.data import DataPlace
 from nbstate.train.precision import TYPES
@@ -53,17 +54,17 @@ class Layout:
 
     def place(self, model: nn.Module) -> nn.Module:
         """The model on this rank: cut, sharded or copied as the state says."""
-        before = dict(model.named_parameters(remove_duplicate=False))
+        before = _parameters(model)
         if _LAYERS in self._dimensions:
             self._cut_layers(model)
         if self.state.distributed_type is DistributedType.FSDP or self._copies_of_layers:
             self._shard(model)
         elif self.data.count > 1:
             model = self._copy(model)
-        for name, parameter in dict(model.named_parameters(remove_duplicate=False)).items():
-            old = before.get(name)
-            if old is not None and old is not parameter:
-                self._replaced[old] = parameter
+        # Names may change on the way, the order does not.
+        for old, new in zip(before, _parameters(model), strict=True):
+            if new is not old:
+                self._replaced[old] = new
         return model
 
     def renew(self, optimizer: torch.optim.Optimizer) -> None:
@@ -110,6 +111,10 @@ class Layout:
         if self.mesh is not None:
             dimensions = tuple(name for name in self._dimensions if name != _LAYERS)
             settings["mesh"] = self.mesh[dimensions]
+        if _LAYERS in self._dimensions:
+            # Cut layers give views, and FSDP hangs its work for the backward pass on the output: an
+            # in-place operation on a view would lose it.
+            model.register_forward_hook(_without_views)
         blocks = _blocks(plugin, model)
         if plugin is not None and plugin.activation_checkpointing:
             _forget_activations(model, blocks)
@@ -256,6 +261,14 @@ def _forget_activations(model: nn.Module, blocks: list[nn.Module]) -> None:
     )
 
     apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)
+
+
+def _without_views(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+    return map_tensors(lambda each: each.clone() if each._is_view() else each, outputs)
+
+
+def _parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [each for _, each in model.named_parameters(remove_duplicate=False)]
 
 
 def _size(module: nn.Module) -> int:

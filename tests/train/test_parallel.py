@@ -1,0 +1,239 @@
+"""Every way to lay a model out trains as one process does."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+from nbstate import (
+    Accelerator,
+    AcceleratorState,
+    DeepSpeedPlugin,
+    DistributedType,
+    FullyShardedDataParallelPlugin,
+    MegatronLMPlugin,
+    ParallelismConfig,
+    TorchTensorParallelPlugin,
+    debug_launcher,
+)
+from nbstate.state import reset_all
+from tests.train.ranks import close, loader, loss_of, mlp, weights
+
+PLAN = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def fresh_states():
+    yield
+    reset_all("the test is over")
+
+
+def curve(clip=None, **layout):
+    """The loss of 20 steps over 8 samples each, and the weights after them."""
+    accelerator = Accelerator(**layout)
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    parts = accelerator._layout.data.count
+    model, optimizer, batches = accelerator.prepare(model, optimizer, loader(16, 8 // parts))
+    losses = []
+    while len(losses) < STEPS:
+        for batch in batches:
+            loss = loss_of(model, batch)
+            accelerator.backward(loss)
+            if clip is not None:
+                accelerator.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(accelerator.reduce(loss.detach(), "mean")))
+    kind = accelerator.distributed_type
+    return losses, weights(accelerator.unwrap_model(model)), kind
+
+
+def sizes(**given):
+    return {"parallelism_config": ParallelismConfig(**{f"{k}_size": v for k, v in given.items()})}
+
+
+LAYOUTS = {
+    "ddp": (2, {}, DistributedType.MULTI_CPU),
+    "ddp of 4, by sizes": (4, sizes(dp_replicate=4), DistributedType.MULTI_CPU),
+    "fsdp": (2, {"fsdp_plugin": FullyShardedDataParallelPlugin()}, DistributedType.FSDP),
+    "fsdp by layers": (
+        2,
+        {
+            "fsdp_plugin": FullyShardedDataParallelPlugin(
+                auto_wrap_policy="size_based_wrap",
+                min_num_params=1,
+                activation_checkpointing=True,
+                cpu_ram_efficient_loading=True,
+            )
+        },
+        DistributedType.FSDP,
+    ),
+    "fsdp of 4, by sizes": (4, sizes(dp_shard=4), DistributedType.FSDP),
+    "hsdp": (4, sizes(dp_replicate=2, dp_shard=2), DistributedType.FSDP),
+}
+CUT = {
+    "tp": (2, sizes(tp=2), DistributedType.TP),
+    "copies of tp": (4, sizes(dp_replicate=2, tp=2), DistributedType.TP),
+    "fsdp of tp": (4, sizes(dp_shard=2, tp=2), DistributedType.FSDP),
+}
+
+
+@pytest.mark.parametrize("clip", [None, 0.1], ids=["", "clipped"])
+@pytest.mark.parametrize("name", [*LAYOUTS, *CUT])
+def test_losses_and_weights_are_those_of_one_process(name, clip):
+    ranks, layout, kind = (LAYOUTS | CUT)[name]
+    if name in CUT:
+        layout = {**layout, "torch_tp_plugin": TorchTensorParallelPlugin(plan=PLAN)}
+    alone, alone_weights, _ = curve(clip)
+    for losses, got, told in debug_launcher(lambda: curve(clip, **layout), num_processes=ranks):
+        assert losses == pytest.approx(alone, abs=1e-5)
+        assert close(got, alone_weights, 1e-5)
+        assert told is kind
+
+
+def test_ranks_that_share_layers_get_the_same_data():
+    def see():
+        accelerator = Accelerator(
+            **sizes(dp_shard=2, tp=2), torch_tp_plugin=TorchTensorParallelPlugin(plan=PLAN)
+        )
+        seen, gathered = [], []
+        for inputs, _ in accelerator.prepare(loader(6, 2)):
+            seen.append(inputs)
+            gathered.append(accelerator.gather_for_metrics(inputs))
+        return torch.cat(seen), torch.cat(gathered)
+
+    parts = debug_launcher(see, num_processes=4)
+    whole = torch.cat([inputs for inputs, _ in loader(6, 2)])
+    assert torch.equal(parts[0][0], parts[1][0])
+    assert torch.equal(parts[2][0], parts[3][0])
+    assert not torch.equal(parts[0][0], parts[2][0])
+    for _, gathered in parts:
+        assert torch.equal(gathered, whole)
+
+
+def test_a_plan_of_the_models_own_is_used_and_without_any_the_error_says_how():
+    def prepare():
+        accelerator = Accelerator(torch_tp_plugin=TorchTensorParallelPlugin(tp_size=2))
+        with pytest.raises(ValueError, match=r"tensor parallelism needs a plan for Sequential"):
+            accelerator.prepare(mlp())
+        model = mlp()
+        model.tp_plan = PLAN
+        accelerator.prepare(model)
+        return tuple(model[0].weight.to_local().shape)
+
+    assert list(debug_launcher(prepare)) == [(4, 6)] * 2
+
+
+def test_an_optimizer_prepared_later_trains_the_sharded_parameters():
+    def train():
+        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model = accelerator.prepare(model)
+        optimizer = accelerator.prepare(optimizer)
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        return held == {id(each) for each in model.parameters()}
+
+    assert all(debug_launcher(train))
+
+
+def test_an_optimizer_that_has_stepped_cannot_be_sharded():
+    def prepare():
+        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 6)).sum().backward()
+        optimizer.step()
+        with pytest.raises(ValueError, match="before the first step"):
+            accelerator.prepare(model, optimizer)
+        return True
+
+    assert all(debug_launcher(prepare))
+
+
+def test_fsdp_computes_in_16_bits_when_asked():
+    def train():
+        accelerator = Accelerator("bf16", fsdp_plugin=FullyShardedDataParallelPlugin())
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, batches = accelerator.prepare(model, optimizer, loader(16, 4))
+        seen = []
+        model[0].register_forward_hook(lambda *args: seen.append(args[2].dtype))
+        for batch in batches:
+            loss = loss_of(model, batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        return seen[0], loss.dtype, {each.dtype for each in model.parameters()}
+
+    assert debug_launcher(train)[0] == (torch.bfloat16, torch.float32, {torch.float32})
+
+
+def test_models_with_nothing_to_train_are_not_wrapped():
+    def prepare():
+        accelerator = Accelerator()
+        frozen = mlp().requires_grad_(False)
+        return accelerator.prepare(frozen) is frozen, accelerator.prepare(nn.MSELoss()) is not None
+
+    assert list(debug_launcher(prepare)) == [(True, True)] * 2
+
+
+def test_sequences_are_not_cut_and_that_is_told():
+    def prepare():
+        with pytest.raises(NotImplementedError, match="cp_size=2"):
+            Accelerator(**sizes(cp=2))
+        return True
+
+    assert all(debug_launcher(prepare))
+
+
+def test_a_model_is_handed_to_deepspeed_with_its_configuration(monkeypatch):
+    class Engine(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.module = model
+
+        def set_gradient_accumulation_boundary(self, value):
+            pass
+
+        def backward(self, loss):
+            self.seen = loss
+            loss.backward()
+
+    given = {}
+
+    def initialize(model, optimizer, lr_scheduler, config):
+        given.update(config)
+        return Engine(model), optimizer, None, lr_scheduler
+
+    package = types.ModuleType("deepspeed")
+    package.initialize = initialize
+    monkeypatch.setitem(sys.modules, "deepspeed", package)
+    accelerator = Accelerator(
+        deepspeed_plugin=DeepSpeedPlugin(zero_stage=1, gradient_accumulation_steps=3)
+    )
+    model = mlp()
+    engine, _, batches = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loader(8, 4)
+    )
+    assert isinstance(engine, Engine)
+    assert given["train_micro_batch_size_per_gpu"] == 4
+    assert given["train_batch_size"] == 12
+    assert given["zero_optimization"]["stage"] == 1
+    loss = engine.module(next(iter(batches))[0]).mean()
+    accelerator.backward(loss)
+    assert engine.seen is loss  # the engine divides by its own window
+
+
+def test_megatron_without_the_package_says_how_to_install_it():
+    accelerator = Accelerator(megatron_lm_plugin=MegatronLMPlugin())
+    assert AcceleratorState().distributed_type is DistributedType.MEGATRON_LM
+    with pytest.raises(ImportError, match="pip install megatron-core"):
+        accelerator.prepare(mlp())

@@ -1,0 +1,124 @@
+"""16 bit precision on the CPU: what is computed in it, what comes out, and that models survive."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from nbstate import Accelerator, AutocastKwargs, GradScalerKwargs, debug_launcher
+from nbstate.state import reset_all
+from tests.train.ranks import close, loader, loss_of, mlp, weights
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.fixture(autouse=True)
+def fresh_states():
+    yield
+    reset_all("the test is over")
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    parts: list
+
+
+class Everything(nn.Module):
+    """Layers of many kinds, each of which has to know half precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.norm = nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        x = self.norm(self.conv(x.transpose(1, 2)).transpose(1, 2))
+        x, _ = self.attention(x, x, x)
+        x, _ = self.lstm(x)
+        logits = self.head(torch.dropout(x.mean(1), 0.1, self.training))
+        self.seen = logits.dtype
+        return Output(logits, [x, {"tokens": tokens}])
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_models_compute_in_16_bits_and_give_32(precision):
+    accelerator = Accelerator(precision)
+    original = Everything()
+    model = accelerator.prepare(original)
+    out = model(torch.randint(10, (2, 5)))
+    assert original.seen == TYPES[precision]
+    assert out.logits.dtype == out.parts[0].dtype == torch.float32
+    assert out.parts[1]["tokens"].dtype == torch.int64
+    accelerator.backward(out.logits.sum())
+    assert all(each.grad.dtype == torch.float32 for each in model.parameters())
+
+
+@pytest.mark.parametrize("precision", TYPES)
+def test_training_in_16_bits_learns_on_two_ranks(precision):
+    def train():
+        accelerator = Accelerator(precision, kwargs_handlers=[GradScalerKwargs(init_scale=128.0)])
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, batches = accelerator.prepare(model, optimizer, loader(16, 4))
+        losses = []
+        for _ in range(5):
+            for batch in batches:
+                loss = loss_of(model, batch)
+                accelerator.backward(loss)
+                norm = accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(float(accelerator.reduce(loss.detach(), "mean")))
+        return losses, float(norm), weights(model)
+
+    (losses, norm, one), (_, _, other) = debug_launcher(train)
+    assert losses[-1] < losses[0]
+    assert 0 < norm < 10  # not the scaled one
+    assert close(one, other, 0)
+
+
+def test_autocast_outside_of_a_model():
+    accelerator = Accelerator("bf16")
+    with accelerator.autocast():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.bfloat16
+    with accelerator.autocast(AutocastKwargs(enabled=False)):
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_without_mixed_precision_nothing_is_wrapped():
+    accelerator = Accelerator()
+    model = mlp()
+    assert accelerator.prepare(model) is model
+    assert "forward" not in vars(model)
+    assert accelerator.scaler is None
+
+
+def test_a_prepared_model_can_be_copied_and_pickled_and_gets_its_own_forward_back():
+    accelerator = Accelerator("bf16")
+    model = accelerator.prepare(mlp())
+    inputs = torch.ones(2, 6)
+    expected = model(inputs)
+    assert torch.equal(copy.deepcopy(model)(inputs), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(inputs), expected)
+    assert accelerator.unwrap_model(model) is model
+    assert torch.equal(model(inputs), expected)
+    accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+    assert "forward" not in vars(model)
+
+
+def test_fp8_falls_back_with_a_warning_where_the_device_cannot():
+    with pytest.warns(UserWarning, match="fp8"):
+        accelerator = Accelerator("fp8")
+    assert accelerator.mixed_precision == "bf16"
+    assert accelerator.prepare(mlp())(torch.ones(1, 6)).dtype == torch.float32

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
@@ -41,6 +41,9 @@ class Sliceable:
     def __iter__(self):
         return iter(self.values)
 
+
+# The same examples every time, however slow the machine is at the moment.
+thorough = settings(max_examples=300, deadline=None, derandomize=True)
 
 # What to make inputs of, and how to see the items of a part.
 KINDS = {
@@ -89,6 +92,7 @@ def dealt(make, items, world_size, *, padded):
     return splits, [split.part_of(make(items)) for split in splits]
 
 
+@thorough
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     length=st.integers(0, 40),
@@ -112,6 +116,7 @@ def test_the_parts_joined_are_the_input_without_repeats_and_even(kind, length, w
     ]
 
 
+@thorough
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     length=st.integers(0, 40),
@@ -132,6 +137,7 @@ def test_padding_repeats_the_last_item_until_all_are_equal_and_is_dropped(kind, 
     assert splits[0].join(shown) == items
 
 
+@thorough
 @given(length=st.integers(0, 12), world_size=st.integers(1, 4), padded=st.booleans())
 def test_results_come_back_in_the_kind_they_were_given(length, world_size, padded):
     items = torch.arange(length)

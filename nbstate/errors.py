@@ -231,7 +231,7 @@ class CellError(RankError):
         for failure in self.failures.values():
             assert isinstance(failure, RankFailure)
             if failure.secondary and self.is_real:
-                rest[failure.rank] = _in_one_line(failure, self.rank)
+                rest[failure.rank] = _in_one_line(failure, next(iter(self.failures)))
             else:
                 key = failure.headline, failure.traceback
                 groups.setdefault(key, []).append(failure)

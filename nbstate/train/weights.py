@@ -7,6 +7,7 @@ full       shards put together for the file: model.safetensors and optimizer.pt
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -146,7 +147,12 @@ class Weights:
     def _load_sharded(self, directory: Path) -> None:
         model, optimizer = get_state_dict(self._whole(), self.optimizers)
         found: dict[str, Any] = {"model": model, "optimizer": optimizer}
-        state_dict_loader.load(found, checkpoint_id=directory, no_dist=not dist.is_initialized())
+        with warnings.catch_warnings():
+            # One process may read what several wrote; torch remarks on that.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            state_dict_loader.load(
+                found, checkpoint_id=directory, no_dist=not dist.is_initialized()
+            )
         self._set(found["model"], found["optimizer"])
 
     def _set(

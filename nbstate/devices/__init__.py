@@ -10,14 +10,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nbstate.devices import nvml
-from nbstate.devices.kinds import KINDS, Kind, selected
+from nbstate.devices.kinds import KINDS, Kind, cores_per_chip, selected
 from nbstate.devices.machine import Machine
 from nbstate.devices.woken import woken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Machine", "count", "host", "kind", "name", "supports_fp8", "visible", "woken"]
+__all__ = [
+    "Machine",
+    "count",
+    "has_replicas_as_threads",
+    "host",
+    "kind",
+    "name",
+    "supports_fp8",
+    "visible",
+    "woken",
+]
 
 
 def kind(machine: Machine | None = None) -> str:
@@ -33,6 +43,12 @@ def count(machine: Machine | None = None) -> int:
     """How many accelerators this process may use, on a TPU its cores; 0 where there are none."""
     found = _found(machine or Machine())
     return 0 if found is None else len(found[1])
+
+
+def has_replicas_as_threads(machine: Machine | None = None) -> bool:
+    """Whether a process gets two cores of a TPU, each served by a thread: versions 2 and 3."""
+    machine = machine or Machine()
+    return kind(machine) == "tpu" and cores_per_chip(machine) > 1
 
 
 def name(index: int = 0, machine: Machine | None = None) -> str:

@@ -70,14 +70,23 @@ def _hpu(machine: Machine) -> list[str]:
 
 
 def _tpu(machine: Machine) -> list[str]:
-    version = (machine.variable("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE") or "").lower()
-    of_google = _GOOGLE in machine.texts("sys/bus/pci/devices/*/vendor")
     chips = len(machine.files("dev/accel[0-9]*"))
-    if not chips and (version or of_google):  # newer ones are handed on through VFIO
-        chips = len(machine.files("dev/vfio/[0-9]*"))
-    # A chip of the second and third generation has two cores, each with a process or thread.
-    first = version.startswith(("v2", "v3")) or (not version and _old_chips(machine))
-    return _numbered(chips * (2 if first else 1))
+    if not chips and (
+        _version(machine) or _GOOGLE in machine.texts("sys/bus/pci/devices/*/vendor")
+    ):
+        chips = len(machine.files("dev/vfio/[0-9]*"))  # newer ones are handed on through VFIO
+    return _numbered(chips * cores_per_chip(machine))
+
+
+def cores_per_chip(machine: Machine) -> int:
+    """How many cores a chip of the machine's TPU has: two in its second and third generation."""
+    version = _version(machine)
+    old = version.startswith(("v2", "v3")) or (not version and _old_chips(machine))
+    return 2 if old else 1
+
+
+def _version(machine: Machine) -> str:
+    return (machine.variable("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE") or "").lower()
 
 
 def _old_chips(machine: Machine) -> bool:

@@ -39,6 +39,12 @@ def check(ranks: int, used: str | None) -> None:
     there = devices.count() if on_tpu else 1
     if ranks not in (1, there):
         raise ValueError(_wrong_number(ranks, there, on_tpu=on_tpu))
+    if ranks > 1 and devices.has_replicas_as_threads():
+        raise ValueError(
+            f"num_processes={ranks} on a TPU v2 or v3: two of its cores share a process, and a "
+            "rank is a process of its own; num_processes=1 uses one core; nbstate's states work on "
+            "all of them inside torch_xla.launch(train)"
+        )
     if on_tpu and used == "XLA":
         raise RuntimeError(
             "this kernel has opened the TPU, which lets no other process in: restart the kernel, "

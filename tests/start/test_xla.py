@@ -95,6 +95,15 @@ def test_another_number_is_refused_by_name(tpu, fake, ranks):
     assert fake.calls() == []
 
 
+def test_cores_that_share_a_process_are_refused_with_the_way_out(tpu, fake):
+    tpu.run("os.environ['TPU_ACCELERATOR_TYPE'] = 'v3-8'")
+    refused = tpu.run("notebook_launcher(train)")
+    assert refused.error.ename == "ValueError"
+    assert refused.error.evalue.startswith("num_processes=8 on a TPU v2 or v3: two of its cores")
+    assert "torch_xla.launch(train)" in refused.error.evalue
+    assert result(tpu.run("notebook_launcher(train, (), 1)[0][:2]")) == (0, 1)
+
+
 def test_a_tpu_that_the_kernel_has_opened_is_told(tpu):
     tpu.run("os.environ['TPU_VISIBLE_CHIPS'] = '0'; torch_xla.device()")
     refused = tpu.run("notebook_launcher(train)")

@@ -56,7 +56,8 @@ def notebook_launcher(
         Its positional arguments, as a tuple or list.
     num_processes
         How many ranks. None: one per accelerator; without one, a single process. With 1 the
-        function runs in the kernel itself, so that what it trains stays there.
+        function runs in the kernel itself, so that what it trains stays there (but not on a TPU,
+        which the kernel would keep for itself).
     mixed_precision, use_port, master_addr, node_rank, num_nodes
         See `LaunchOptions`, which documents every option. The positional order is that of
         Accelerate's function of the same name.

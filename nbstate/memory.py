@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
+_SHARED = Path("/dev/shm")
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -37,6 +39,14 @@ def _reclaimable() -> int:
         if name == "inactive_file":
             return int(size)
     return 0
+
+
+def shared() -> tuple[int, int] | None:
+    """Return how many bytes of /dev/shm are free, and its size; None where there is none."""
+    if not _SHARED.exists():
+        return None
+    space = shutil.disk_usage(_SHARED)
+    return space.free, space.total
 
 
 def kills_for_memory() -> int | None:

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GIB = 1 << 30
-_SHARED = Path("/dev/shm")
 _PACKAGES = ("nbstate", "torch", "ipykernel", "ipywidgets", "anywidget", "jupyter_client")
 _OLDEST_TORCH = (2, 4)
 
@@ -162,12 +160,13 @@ def main_memory() -> Check:
 
 
 def shared_memory() -> Check:
-    name = str(_SHARED)
-    if not _SHARED.exists():
+    name = "/dev/shm"
+    space = memory.shared()
+    if space is None:
         return Check(name, "ok", "not on this system, and not needed")
-    space = shutil.disk_usage(_SHARED)
-    text = f"{in_words(space.free)} free of {in_words(space.total)}"
-    if space.free < _GIB:
+    free, size = space
+    text = f"{in_words(free)} free of {in_words(size)}"
+    if free < _GIB:
         fix = "docker run --shm-size=8g: DataLoader workers and NCCL keep their data there"
         return Check(name, "note", f"{text}; arguments and results of ranks do not need it", fix)
     return Check(name, "ok", text)

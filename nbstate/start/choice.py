@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nbstate import baggage, devices
+from nbstate import baggage, devices, memory
 from nbstate.start import xla
 from nbstate.start.fork import Fork
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from nbstate.options import LaunchOptions
     from nbstate.rank.call import Call
     from nbstate.start import Start
+
+
+_USUAL_IN_DOCKER = 64 << 20
+"""Bytes of /dev/shm that a container has where nothing else was asked for."""
 
 
 def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start, list[str]]:
@@ -35,6 +39,8 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
         xla.check(ranks, used)
         call = replace(call, prepare=xla.set_up)
     method, why = choose_method(options.start_method, used)
+    if ranks > 1 and not options.cpu and devices.count():
+        why = why + _little_shared_memory()
     if method == "fork":
         return Fork(call), why + _shared_handles(found.handles)
     from nbstate.start.fresh import Fresh
@@ -75,3 +81,15 @@ def _shared_handles(handles: list[str]) -> list[str]:
     what = ", ".join(handles)
     told = f"{what}: opened in the kernel, and all ranks use the same one; open it in the function"
     return [told] if handles else []
+
+
+def _little_shared_memory() -> list[str]:
+    space = memory.shared()
+    if space is None or space[1] > _USUAL_IN_DOCKER:
+        return []
+    free, size = map(memory.in_words, space)
+    told = (
+        f"/dev/shm has {size}, {free} free: NCCL and DataLoader workers may end in a bus error; "
+        "docker run --shm-size=8g gives them room"
+    )
+    return [told]

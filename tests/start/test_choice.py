@@ -105,3 +105,28 @@ def test_ranks_on_the_cpu_are_forked_from_a_kernel_that_used_a_device(kernel):
     """)
     assert cell.error is None
     assert cell.result == "[False, False]"
+
+
+def test_a_containers_little_shared_memory_is_told_where_ranks_use_devices(kernel, tmp_path):
+    (tmp_path / "dev").mkdir()
+    for number in range(2):
+        (tmp_path / f"dev/davinci{number}").touch()
+    kernel.run(f"""
+        import functools, pathlib, shutil
+        from nbstate import devices, notebook_launcher
+        real = shutil.disk_usage
+        def usage(path):
+            small = dict(total=64 << 20, free=60 << 20) if str(path) == "/dev/shm" else dict()
+            return real(path)._replace(**small)
+        shutil.disk_usage = usage
+        machine = dict(root=pathlib.Path({str(tmp_path)!r}), builds=frozenset({{"torch_npu"}}))
+        devices.Machine = functools.partial(devices.Machine, **machine)
+        def train(): return devices.kind()
+    """)
+    cell = kernel.run("notebook_launcher(train)")
+    assert cell.result == "RankResults(['npu', 'npu'])"
+    assert "/dev/shm has 64 MiB, 60 MiB free: " in cell.stdout
+    assert "--shm-size" in cell.stdout
+    on_the_cpu = kernel.run("notebook_launcher(train, (), 2, cpu=True)")
+    assert on_the_cpu.error is None
+    assert "/dev/shm" not in on_the_cpu.stdout

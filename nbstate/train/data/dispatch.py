@@ -47,7 +47,8 @@ class DispatchedLoader(PreparedLoader):
         super().__init__(original, setup)
         self._inner: DataLoader[Any] | None = None
         if len(setup.place.parts) == 1 or dist.get_rank() == 0:
-            self._inner = rebuilt(original, setup.shuffle.workers, **_batching(original, setup))
+            how = _batching(original, setup)
+            self._inner = rebuilt(original, setup.shuffle.workers, stateful=self.stateful, **how)
 
     def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
         deliveries = _received() if self._inner is None else self._sent(self._inner)
@@ -73,10 +74,12 @@ class DispatchedLoader(PreparedLoader):
         """Each round's facts, and the batch for each part."""
         # Rounds are dealt in references, (number of the batch, its row), and made of rows after.
         held: dict[int, Any] = {}
+        start, skip = self._used, self._restored(inner)
 
         def references() -> Iterator[Any]:
-            for number, batch in enumerate(itertools.islice(inner, self._used, None)):
+            for number, batch in enumerate(itertools.islice(inner, skip, None)):
                 held[number] = batch
+                self._keep_snapshot(inner, start + number + 1)
                 length = rows.count(batch)
                 yield number if length is None else [(number, row) for row in range(length)]
 

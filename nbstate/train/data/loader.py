@@ -74,6 +74,11 @@ class PreparedLoader:
         # Of the sampler's batches: used up in this epoch by all ranks, and to be left out at first.
         self._used = 0
         self._resume_at = 0
+        # torchdata's state of the inner dataloader, by how many batches were used up at that point.
+        self._snapshots: dict[int, Any] = {}
+        self._resume_from: Any = None
+        streamed = isinstance(original.dataset, IterableDataset)
+        self.stateful = setup.config.use_stateful_dataloader and streamed
 
     def __getattr__(self, name: str) -> Any:
         if name == "original":  # not there yet, while this is unpickled
@@ -137,16 +142,31 @@ class PreparedLoader:
             "epoch": self.epoch if within else self._next_epoch,
             "batches": self._used,
             "shuffle": self.setup.shuffle.state_dict(within_epoch=within),
+            "inner": self._snapshots.get(self._used) if within else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on where the saved one stood."""
         self._next_epoch, self._resume_at = state["epoch"], state["batches"]
+        self._resume_from = state["inner"]
         self.setup.shuffle.load_state_dict(state["shuffle"])
 
     def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
         """The rank's batches, each with the facts of its round."""
         raise NotImplementedError
+
+    def _restored(self, inner: Any) -> int:
+        """How many batches the inner dataloader has to skip, after torchdata restored its part."""
+        state, self._resume_from = self._resume_from, None
+        if state is None or not self.stateful:
+            return self._used
+        inner.load_state_dict(state)
+        return 0
+
+    def _keep_snapshot(self, inner: Any, used: int) -> None:
+        if self.stateful:
+            kept = {at: state for at, state in self._snapshots.items() if at >= self._used}
+            self._snapshots = {**kept, used: inner.state_dict()}
 
     def _begin_epoch(self) -> None:
         self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
@@ -179,12 +199,21 @@ class ShardedLoader(PreparedLoader):
 
     def __init__(self, original: DataLoader[Any], setup: Setup) -> None:
         super().__init__(original, setup)
-        kind = Stream if isinstance(original.dataset, IterableDataset) else Samples
-        place, split = setup.place, setup.config.split_batches
-        self._source = kind(original, place, setup.shuffle, self._batch_size(), split)
+        what = (original, setup.place, setup.shuffle, self._batch_size())
+        split = setup.config.split_batches
+        self._source: Stream | Samples
+        if isinstance(original.dataset, IterableDataset):
+            self._source = Stream(*what, split, stateful=self.stateful)
+        else:
+            self._source = Samples(*what, split)
 
     def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
-        return self._source.batches(skip=self._used, even=self.even_batches)
+        inner, used = self._source.loader, self._used
+        skip = self._restored(inner)
+        for batch, facts in self._source.batches(skip=skip, even=self.even_batches):
+            used += facts.batches
+            self._keep_snapshot(inner, used)
+            yield batch, facts
 
 
 def with_last(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -73,7 +74,7 @@ class Samples(_Dealer):
         how: dict[str, Any] = {"batch_sampler": self}
         if unbatched:
             how = {"sampler": self, "batch_size": None}
-        self._loader = rebuilt(original, shuffle.workers, **how)
+        self.loader = rebuilt(original, shuffle.workers, **how)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -88,7 +89,7 @@ class Samples(_Dealer):
         """The rank's batches after `skip` of the sampler's, each with the facts of its round."""
         self._skip, self.even = skip, even
         # Workers fetch ahead, but batches come in the order in which they were asked for.
-        for batch in self._loader:
+        for batch in self.loader:
             yield batch, self._facts.popleft()
 
 
@@ -105,13 +106,19 @@ class Stream(_Dealer, IterableDataset[Any]):
         shuffle: Shuffle,
         batch_size: int | None,
         split: bool,
+        *,
+        stateful: bool = False,
     ) -> None:
         super().__init__(place, batch_size, split)
         self._skip = 0
         self._dataset, self._drop_last = cast("Iterable[Any]", original.dataset), original.drop_last
         collate = partial(_collated, original.collate_fn)
         how: dict[str, Any] = {"dataset": self, "batch_size": None, "collate_fn": collate}
-        self._loader = rebuilt(original, shuffle.workers, **how)
+        self.loader = rebuilt(original, shuffle.workers, stateful=stateful, **how)
+        dataset: Any = original.dataset
+        if hasattr(dataset, "state_dict"):
+            # A StatefulDataLoader asks its dataset, which is this object.
+            self.state_dict, self.load_state_dict = dataset.state_dict, dataset.load_state_dict
 
     def __iter__(self) -> Iterator[tuple[Any, RoundFacts]]:
         if self.batch_size is None:
@@ -123,9 +130,9 @@ class Stream(_Dealer, IterableDataset[Any]):
         """The rank's batches after `skip` of the stream's, each with the facts of its round."""
         self.even = even
         # Workers deal streams of their own: with them whole rounds are left out here instead.
-        self._skip = 0 if self._loader.num_workers else skip
+        self._skip = 0 if self.loader.num_workers else skip
         left_out = skip - self._skip
-        for batch, of_round in self._loader:
+        for batch, of_round in self.loader:
             if left_out > 0:
                 left_out -= of_round.batches
             else:
@@ -144,8 +151,10 @@ def chunks(samples: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[li
         yield chunk
 
 
-def rebuilt(original: DataLoader[Any], workers: torch.Generator, **how: Any) -> DataLoader[Any]:
-    """A dataloader like the original but for what is said."""
+def rebuilt(
+    original: DataLoader[Any], workers: torch.Generator, *, stateful: bool = False, **how: Any
+) -> DataLoader[Any]:
+    """A dataloader like the original but for what is said; torchdata's where it is `stateful`."""
     settings: dict[str, Any] = {
         "dataset": original.dataset,
         "collate_fn": original.collate_fn,
@@ -158,7 +167,17 @@ def rebuilt(original: DataLoader[Any], workers: torch.Generator, **how: Any) -> 
         "persistent_workers": original.persistent_workers,
         "generator": workers,
     }
-    return DataLoader(**settings | how)
+    made: DataLoader[Any] = (_stateful_class() if stateful else DataLoader)(**settings | how)
+    return made
+
+
+def _stateful_class() -> Any:
+    try:
+        return importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
+    except ImportError as error:
+        raise ImportError(
+            "use_stateful_dataloader=True needs torchdata: pip install torchdata"
+        ) from error
 
 
 def _collated(

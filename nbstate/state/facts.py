@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,13 +13,14 @@ import torch
 from nbstate import devices
 from nbstate.state import process_group, xla
 from nbstate.state.kinds import DistributedType
-from nbstate.state.rank_only import Outcome
+from nbstate.state.sending import dumps, loads, outcome_dumps
 from nbstate.state.waiting import RoundWaiting, StoreWaiting, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nbstate.state.place import Place
+    from nbstate.state.rank_only import Outcome
     from nbstate.state.splitting import Split
 
 
@@ -152,9 +152,9 @@ class ProcessFacts:
                 self.waiting().await_word(name, speaker, peers)
             else:
                 self.waiting().leave_word(name, "", peers)
-            sent = self._exchange_bytes(b"" if outcome is None else _pickled(outcome))
+            sent = self._exchange_bytes(b"" if outcome is None else outcome_dumps(outcome))
             if outcome is None:
-                outcome = pickle.loads(sent[speaker])
+                outcome = loads(sent[speaker], self.device)
         assert outcome is not None
         if outcome.error is not None:
             raise outcome.error
@@ -178,15 +178,12 @@ class ProcessFacts:
         return given.total_seconds()
 
     def exchange(self, value: object) -> list[Any]:
-        """Every rank's object, in the order of ranks; tensors come back on this rank's device."""
+        """Every rank's object, in the order of ranks; tensors lie on a device of this rank."""
         if self.place.world_size == 1:
             return [value]
         self._check_met("a collective")
-        if not isinstance(value, torch.Tensor):
-            return [pickle.loads(each) for each in self._exchange_bytes(pickle.dumps(value))]
-        # A tensor sent from one accelerator would be unpacked onto the same one everywhere.
-        sent = self._exchange_bytes(pickle.dumps(value.detach().cpu()))
-        return [pickle.loads(each).to(value.device) for each in sent]
+        sent = self._exchange_bytes(dumps(value))
+        return [loads(each, self.device) for each in sent]
 
     def _exchange_bytes(self, payload: bytes = b"") -> list[bytes]:
         if self.kind == "xla":
@@ -197,13 +194,3 @@ class ProcessFacts:
 def offered_kind() -> str:
     """The kind of device that this machine offers first, as torch names it."""
     return "xla" if xla.in_use() else devices.kind()
-
-
-def _pickled(outcome: Outcome) -> bytes:
-    """The outcome as bytes; what cannot be sent becomes an error that can, so that nobody waits."""
-    try:
-        return pickle.dumps(outcome)
-    except Exception as error:
-        what = f"raised {outcome.error!r}" if outcome.error else f"returned {outcome.value!r}"
-        told = f"another rank {what}, which cannot be sent: {error}"
-        return pickle.dumps(Outcome(error=RuntimeError(told)))

@@ -22,7 +22,7 @@ def share(length: int, rank: int, world_size: int) -> range:
     return range(start, start + each + (rank < extra))
 
 
-@dataclass
+@dataclass(eq=False)
 class Split:
     """One rank's view of inputs dealt to all: its part, and how to undo the dealing."""
 

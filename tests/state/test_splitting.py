@@ -236,6 +236,23 @@ def test_real_ranks_split_and_gather_tensors_padding_and_all(world_size):
     assert list(results) == [expected] * world_size
 
 
+def test_gathered_results_carry_no_gradients_and_lie_where_they_lay():
+    def work():
+        state = PartialState()
+        weight = torch.ones(1, requires_grad=True)
+        with state.split_between_processes(torch.arange(3.0)) as part:
+            whole = state.gather_in_order(weight * part)
+            keyed = state.gather_in_order({"y": weight * part})["y"]
+            listed = state.gather_in_order([weight * item for item in part])
+        return whole, keyed, torch.stack(listed).reshape(-1)
+
+    for results in debug_launcher(work):
+        for each in results:
+            assert each.tolist() == [0.0, 1.0, 2.0]
+            assert each.requires_grad is False
+            assert each.device.type == "cpu"
+
+
 def test_splits_may_be_nested():
     def work():
         state = PartialState()

@@ -341,7 +341,6 @@ class Job:
         if error is None or not error.is_real:
             return False
         self._restart(error)
-        self.rendezvous.renew()
         return True
 
     def restart_together(self) -> None:
@@ -360,6 +359,7 @@ class Job:
 
     def take_places(self) -> None:
         """The next attempt begins: the ranks are as they were before the first one."""
+        self.nodes.begin()
         self.world_size = self.nodes.world_size
         for local, rank in enumerate(self.ranks):
             rank.begin_again(self.nodes.offset + local)

@@ -27,7 +27,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from typing_extensions import Self
 
@@ -106,6 +106,9 @@ class Kernel:
         Environment variables set for the kernel.
     allow_stdin
         Whether cells may ask for input, as in a live front end; else the kernel counts as headless.
+    prefix
+        A command that runs the kernel's command, such as one that enters a network namespace; the
+        kernel is then spoken to through sockets in the file system.
     """
 
     def __init__(
@@ -114,11 +117,13 @@ class Kernel:
         *,
         env: dict[str, str] | None = None,
         allow_stdin: bool = False,
+        prefix: Sequence[str] = (),
     ) -> None:
         self._private = tempfile.TemporaryDirectory(prefix="nbstate-kernel-")
         self.cwd = cwd or Path(self._private.name) / "cwd"
         self.env = env or {}
         self.allow_stdin = allow_stdin
+        self.prefix = prefix
         self.cells: dict[str, Cell] = {}
         self._bundles: dict[str, list[dict[str, Any]]] = {}  # by display_id
 
@@ -129,8 +134,11 @@ class Kernel:
         # Without kernel folders the only spec left is this interpreter's own ipykernel.
         specs = KernelSpecManager(kernel_dirs=[])
         self._manager = KernelManager(
-            kernel_spec_manager=specs, connection_file=str(private / "connection.json")
+            kernel_spec_manager=specs,
+            connection_file=str(private / "connection.json"),
+            transport="ipc" if self.prefix else "tcp",
         )
+        self._manager.kernel_spec.argv[:0] = self.prefix
         self._manager.start_kernel(
             cwd=str(self.cwd), env=self._environment(private), stdout=self._log, stderr=self._log
         )

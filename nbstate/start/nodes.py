@@ -70,7 +70,7 @@ class OneNode:
         self.world_size = ranks
         self.address = options.master_addr
         self.run_id = "" if options.rdzv_id == "none" else options.rdzv_id
-        self.meeting_point: MeetingPoint = Rendezvous(options.master_addr, options.use_port)
+        self.meeting_point = Rendezvous(options.master_addr, options.use_port)
         self._loop: Loop | None = None
 
     def follow(self, loop: Loop) -> None:
@@ -95,6 +95,10 @@ class OneNode:
     def ready(self) -> bool:
         """Whether the ranks of the next attempt may be started."""
         return True
+
+    def begin(self) -> None:
+        """The ranks are started anew, where they have not met."""
+        self.meeting_point.renew()
 
     def abandon(self) -> None:
         """Wait for no other node any longer."""

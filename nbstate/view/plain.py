@@ -6,9 +6,11 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from itertools import groupby
+from string import Template
 from typing import TYPE_CHECKING
 
 from nbstate.output import Cursor, Text
+from nbstate.start.place import ROLE
 from nbstate.view.fold import Folded, Said, fold, ranges
 from nbstate.view.follow import View
 from nbstate.view.page import describe, summary
@@ -189,9 +191,16 @@ class PlainView(View):
             self.place.write(stream, "".join(self._worded(folded) for folded in run))
 
     def _worded(self, folded: Folded) -> str:
-        if self.job.world_size == 1:
-            return f"{folded.line.text}\n"
-        return f"[{ranges(folded.ranks)}] {folded.line.text}\n"
+        return f"{self._prefix(folded.ranks)}{folded.line.text}\n"
+
+    def _prefix(self, ranks: Sequence[int]) -> str:
+        template = self.job.options.log_line_prefix_template
+        if template is not None:
+            first = self.job.ranks[0].index
+            local = ranges([rank - first for rank in ranks])
+            names = {"role_name": ROLE, "rank": ranges(ranks), "local_rank": local}
+            return Template(template).safe_substitute(names)
+        return "" if self.job.world_size == 1 else f"[{ranges(ranks)}] "
 
 
 class SilentView(View):

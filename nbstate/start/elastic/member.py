@@ -51,9 +51,6 @@ class Elsewhere:
     def open_store(self, world_size: int) -> None:
         """Nothing to do: it is opened there."""
 
-    def renew(self) -> None:
-        """Nothing to do: the next one is announced."""
-
     def close(self) -> None:
         """Nothing to do: it is not ours."""
 
@@ -91,7 +88,8 @@ class Member:
         self._nonce = secrets.token_hex(16)
         self._hub_address = link.there if hub is None else hub.address
         self._place: Begin | None = None
-        self._begun = self._again = self._leaving = False
+        self._next: Begin | None = None
+        self._again = self._leaving = False
         self.address = link.here if hub is None else hub.address
         self.run_id = options.rdzv_id
         self.clock = time.time_ns() - time.monotonic_ns()
@@ -115,7 +113,7 @@ class Member:
             The hub's kernel is gone.
         """
         notice: float | None = time.monotonic() + NOTICE
-        while not self._begun:
+        while self._next is None:
             limit = until if notice is None else min(until, notice)
             left = None if limit == math.inf else max(0.0, limit - time.monotonic())
             if wait([self._link.fileno()], left):
@@ -125,6 +123,7 @@ class Member:
             elif notice is not None:
                 notice = None
                 told()
+        self.begin()
 
     def _hear_in_the_meeting(self) -> None:
         try:
@@ -171,7 +170,7 @@ class Member:
         elif isinstance(message, Welcome):
             self._be_welcome(message)
         elif isinstance(message, Begin):
-            self._begin(message)
+            self._next = message
         elif isinstance(message, Settled):
             self._settle(message, blob)
         elif isinstance(message, Refused):  # too few were left to begin again
@@ -182,16 +181,6 @@ class Member:
         elif self._loop is not None and isinstance(message, Stop):
             self._loop.stop("failure")
 
-    def _begin(self, begin: Begin) -> None:
-        self._place = begin
-        self._begun, self.settled = True, False
-        self.failures, self.stopped_by, self.note = (), "", ""
-        if self._hub is not None:
-            assert self._hub.rendezvous is not None
-            self.meeting_point = self._hub.rendezvous
-        else:
-            self.meeting_point = Elsewhere(self._hub_address, begin.port)
-
     def _settle(self, message: Settled, blob: bytes) -> None:
         from nbstate.errors import RankFailure
 
@@ -199,7 +188,6 @@ class Member:
         self.failures = [failure for failure in told if failure.node != self.number]
         self.values = _split(blob, message.sizes)
         self.note, self.stopped_by, self._again = message.note, message.stopped, message.again
-        self._begun = False
         self.settled = True
         if message.again:  # the next attempt's store has a port of its own
             self.meeting_point.close()
@@ -229,27 +217,27 @@ class Member:
 
     @property
     def number(self) -> int | None:
-        return self._begun_place.node
+        return self._begun.node
 
     @property
     def count(self) -> int:
-        return self._begun_place.nodes
+        return self._begun.nodes
 
     @property
     def offset(self) -> int:
-        return self._begun_place.offset
+        return self._begun.offset
 
     @property
     def world_size(self) -> int:
-        return self._begun_place.world_size
+        return self._begun.world_size
 
     @property
     def restarts(self) -> int:
         """How often the ranks had been started before."""
-        return self._begun_place.restarts
+        return self._begun.restarts
 
     @property
-    def _begun_place(self) -> Begin:
+    def _begun(self) -> Begin:
         assert self._place is not None
         return self._place
 
@@ -266,7 +254,7 @@ class Member:
         self._link.send(AllReturned())
 
     def stopping(self, reason: str) -> None:
-        if self._begun:
+        if not self.settled:
             self._link.send(Stopping(reason))
 
     def ended(self, failures: Sequence[RankFailure], returned: Mapping[int, Any]) -> None:
@@ -279,7 +267,18 @@ class Member:
         return self._again
 
     def ready(self) -> bool:
-        return self._begun
+        return self._next is not None
+
+    def begin(self) -> None:
+        assert self._next is not None
+        self._place, self._next = self._next, None
+        self.settled = self._again = False
+        self.failures, self.stopped_by, self.note = (), "", ""
+        if self._hub is not None:
+            assert self._hub.rendezvous is not None
+            self.meeting_point = self._hub.rendezvous
+        else:
+            self.meeting_point = Elsewhere(self._hub_address, self._place.port)
 
     def abandon(self) -> None:
         self.settled, self._again = True, False

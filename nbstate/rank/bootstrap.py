@@ -166,7 +166,8 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
         leave.set()
 
     channel.handlers[Leave] = told_to_leave
-    front.install(channel, setup.stdout)
+    fresh = setup.surroundings is not None and setup.surroundings.notebook
+    front.install(channel, setup.stdout, make_shell=fresh)
     pulse.start(channel)
     if setup.trace:
         trace.install(channel)

@@ -13,6 +13,7 @@ from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
+from nbstate.environment import running_kernel
 from nbstate.rank import failure
 
 if TYPE_CHECKING:
@@ -75,12 +76,17 @@ class Surroundings:
     warning_filters: Sequence[Any]
     random_states: Mapping[str, Any]
     cells: Mapping[str, tuple[str, list[str]]]
+    notebook: bool
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
         """Take down the kernel's."""
         return cls(
-            dict(os.environ), list(warnings.filters), _random_states(), failure.cells_of_notebook()
+            dict(os.environ),
+            list(warnings.filters),
+            _random_states(),
+            failure.cells_of_notebook(),
+            running_kernel() is not None,
         )
 
     def restore(self) -> None:

@@ -7,12 +7,14 @@ own, so that a callback may take its time or ask a question.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import queue
 import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from nbstate.environment import running_kernel
 from nbstate.rank import capture, outputs
 from nbstate.rank.display import as_json
 from nbstate.wire import CommMessage
@@ -21,21 +23,47 @@ if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 
-def install(channel: Channel) -> None:
-    """Send the traffic of this rank's widgets through `channel`."""
+def install(channel: Channel, *, forked: bool) -> None:
+    """Send the traffic of this rank's widgets through `channel`.
+
+    Parameters
+    ----------
+    forked
+        This process has the kernel's ipykernel; a fresh one has no kernel to make comms.
+    """
+    comms = RankComms(channel)
+    if forked:
+        _take_over_ipykernels(comms)
+    elif importlib.util.find_spec("comm") is not None:  # without it, widgets need a kernel
+        _provide_own(comms)
+    channel.handlers[CommMessage] = comms.inbox.put
+    threading.Thread(target=comms.listen, name="nbstate-widgets", daemon=True).start()
+
+
+def _take_over_ipykernels(comms: RankComms) -> None:
     import ipykernel.comm.comm as module
 
-    comms = RankComms(channel)
     # ipykernel 6.17 has one class with a private method; later ones a base class with a public one.
     base: Any = getattr(module, "BaseComm", module.Comm)
     name = "publish_msg" if hasattr(base, "publish_msg") else "_publish_msg"
 
     def publish(comm: Any, kind: str, *args: Any, **kwargs: Any) -> None:
+        if comm.kernel is None:  # ipywidgets sends nothing while it thinks there is no kernel
+            comm.kernel = running_kernel()
         comms.publish(comm, kind, *args, **kwargs)
 
     setattr(base, name, publish)
-    channel.handlers[CommMessage] = comms.inbox.put
-    threading.Thread(target=comms.listen, name="nbstate-widgets", daemon=True).start()
+
+
+def _provide_own(comms: RankComms) -> None:
+    import comm
+    from comm.base_comm import BaseComm
+
+    class RankComm(BaseComm):
+        def publish_msg(self, msg_type: str, *args: Any, **kwargs: Any) -> None:
+            comms.publish(self, msg_type, *args, **kwargs)
+
+    comm.create_comm = RankComm
 
 
 class RankComms:
@@ -59,10 +87,6 @@ class RankComms:
         """Send what a comm has to say; stands in for the method of ipykernel's comms."""
         if os.getpid() != self._pid:  # a process that the rank forked must not use its channel
             return
-        if comm.kernel is None:  # ipywidgets sends nothing while it thinks there is no kernel
-            from ipykernel.kernelbase import Kernel
-
-            comm.kernel = Kernel.instance()
         if kind == "comm_open":
             self._own.add(comm.comm_id)
             outputs.install()
@@ -101,8 +125,10 @@ class RankComms:
 
 
 def _comms() -> dict[str, Any]:
-    from ipykernel.kernelbase import Kernel
+    kernel = running_kernel()
+    if kernel is None:
+        import comm
 
-    kernel: Any = Kernel.instance()
+        return comm.get_comm_manager().comms
     found: dict[str, Any] = kernel.comm_manager.comms
     return found

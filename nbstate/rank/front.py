@@ -6,17 +6,19 @@ each is replaced here, once, by one that speaks through the rank's channel.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from nbstate.environment import running_shell
 from nbstate.rank import stdin
 
 if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 
-def install(channel: Channel, marks: int) -> None:
+def install(channel: Channel, marks: int, *, make_shell: bool = False) -> None:
     """Replace what was the kernel's in a rank that has just begun.
 
     Parameters
@@ -25,12 +27,13 @@ def install(channel: Channel, marks: int) -> None:
         Takes the messages; not listening yet.
     marks
         Descriptor of the standard output's pipe, for marks.
+    make_shell
+        This is a fresh process of a notebook: it has no shell yet, by which things are displayed.
     """
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython is not None else None
+    shell = _made_shell() if make_shell else running_shell()
     kernel = getattr(shell, "kernel", None)
     stdin.install(channel, kernel)
-    if kernel is None:
+    if kernel is None and not make_shell:
         return  # a terminal: what is displayed there is text already
     from nbstate.rank import comms, display
 
@@ -38,7 +41,21 @@ def install(channel: Channel, marks: int) -> None:
     shell.events.callbacks["pre_execute"].clear()
     shell.events.callbacks["post_execute"].clear()
     display.install(channel, marks, shell)
-    comms.install(channel)
+    comms.install(channel, forked=kernel is not None)
+
+
+def _made_shell() -> Any:
+    # The notebook's own class: libraries look for its name, or its module, to know where they are.
+    from ipykernel.zmqshell import ZMQInteractiveShell
+    from traitlets.config import Config
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    if importlib.util.find_spec("comm") is not None:
+        config.IPKernelApp = Config()  # and for this, where they would use widgets
+        for name in ("tqdm.auto", "tqdm.autonotebook"):
+            sys.modules.pop(name, None)  # torch has imported them, when nothing said so
+    return ZMQInteractiveShell.instance(config=config, user_module=sys.modules["__main__"])
 
 
 def finish() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 
-import IPython.core.interactiveshell
+import ipykernel.zmqshell
 import numpy.random
 import torch.distributed
 
@@ -16,7 +16,7 @@ import nbstate.rank.bootstrap
 import nbstate.rank.call
 import nbstate.state
 
-__all__ = ["IPython", "nbstate", "numpy", "torch"]
+__all__ = ["ipykernel", "nbstate", "numpy", "torch"]
 
 gc.collect()
 gc.freeze()

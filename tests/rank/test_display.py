@@ -209,6 +209,26 @@ def test_equal_headless_runs_read_equally(headless: Kernel) -> None:
     assert len({page(run) for run in runs}) == 1
 
 
+def test_a_fresh_rank_draws_and_moves_bars_too(watched: Kernel) -> None:
+    cell = watched.run("""
+        def train():
+            import matplotlib.pyplot as plt
+            from tqdm.auto import tqdm
+            for _ in tqdm(range(10)):
+                pass
+            print("text")
+            display(HTML("<b>table</b>"))
+            plt.plot([1, 2])
+        notebook_launcher(train, num_processes=2, start_method="spawn");
+    """)
+    html = page(cell)
+    assert html.count("<b>table</b>") == html.count("data:image/png") == 2
+    assert html.count("100%|██████████| 10/10 [") == 2
+    models = Models(cell)
+    assert len(models.named("FloatProgressModel")) == 2
+    watched.read_until(lambda: Models(*watched.cells.values()).closed >= set(models.states))
+
+
 def test_a_child_process_of_a_rank_cannot_disturb_its_channel(watched: Kernel) -> None:
     cell = watched.run("""
         def train():

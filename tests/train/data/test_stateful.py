@@ -49,8 +49,8 @@ def prepared(dataset, dispatch):
     return accelerator, accelerator.prepare(DataLoader(dataset, 2))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("at", [1, 3, 5])
+# torchdata takes its time to end workers, so there is one case with them.
+@pytest.mark.parametrize(("at", "workers"), [(1, 0), (3, 0), (5, 0), (3, 1)])
 def test_a_stream_goes_on_from_its_own_position(at, workers):
     def batches(loader):
         return [batch.tolist() for batch in loader]

@@ -246,8 +246,9 @@ class CellError(RankError):
         title = (
             f"{word} {ranges([f.rank for f in alike])} of {self.world_size}: {alike[0].headline}"
         )
-        more = alike[0].traceback or alike[0].message.partition("\n")[2]
-        return f"{title}\n\n{more.rstrip()}" if more else title
+        rest = "" if alike[0].type_name else alike[0].message.partition("\n")[2]
+        more = filter(None, (rest, alike[0].traceback.rstrip()))
+        return "\n\n".join((title, *more))
 
     def _render_traceback_(self) -> list[str]:
         return self._told().splitlines()

@@ -118,12 +118,14 @@ def _from_main(name: str) -> Any:
 def names_in_main() -> dict[int, str]:
     """Return the functions and classes of the notebook as `{id: name}`, to travel by reference."""
     main = vars(sys.modules["__main__"])
-    return {
-        id(value): name
-        for name, value in list(main.items())
-        if getattr(value, "__module__", None) == "__main__"
-        and getattr(value, "__qualname__", None) == name
-    }
+    return {id(value): name for name, value in list(main.items()) if _is_defined_as(name, value)}
+
+
+def _is_defined_as(name: str, value: Any) -> bool:
+    try:
+        return bool(value.__module__ == "__main__" and value.__qualname__ == name)
+    except Exception:  # it has none, or is a proxy that refuses to be looked at
+        return False
 
 
 def dump(

@@ -71,16 +71,20 @@ def _own_parts(code: Any) -> Iterator[Part]:
 
 
 def _can_be_imported(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):
+    if issubclass(type(value), types.ModuleType):  # unlike isinstance, it asks the value nothing
         return True
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    try:
+        module, name = value.__module__, value.__qualname__
+    except Exception:  # it has none, or is a proxy that refuses to be looked at
+        return False
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return False
     return getattr(sys.modules.get(module), name, None) is value
 
 
 def _is_code(value: object) -> bool:
-    return isinstance(value, (type, types.FunctionType, types.MethodType, functools.partial))
+    kinds = (type, types.FunctionType, types.MethodType, functools.partial)
+    return issubclass(type(value), kinds)
 
 
 def _travels_by_value(code: Any) -> bool:

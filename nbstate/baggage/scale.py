@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
@@ -62,9 +63,11 @@ class Scale:
         self._kept: list[object] = []  # an object that is gone would leave its id to another
 
     def weigh(self, value: object) -> Weight:
-        """Return the weight of a value and of all that it holds."""
+        """Return the weight of a value and of all that it holds; 0 if it cannot be looked at."""
         weight = Weight()
-        weight.size = self._weigh(value, "", weight, depth=0)
+        # A class of the user's may raise whatever it likes where its objects are looked at.
+        with contextlib.suppress(Exception):
+            weight.size = self._weigh(value, "", weight, depth=0)
         return weight
 
     def _weigh(self, value: Any, path: str, weight: Weight, depth: int) -> float:

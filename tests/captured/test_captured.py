@@ -184,6 +184,24 @@ def test_an_open_hdf5_file_is_found(cells):
     ) == [("open HDF5 file 'store.h5'",), ("open HDF5 file 'store.h5'",)]
 
 
+def test_objects_that_refuse_to_be_looked_at_stop_nobody(cells):
+    cell = cells.run("""
+        class Proxy:                                         # as web frameworks have them
+            def __getattribute__(self, name): raise RuntimeError("outside of a request")
+        class Odd(list):
+            def __len__(self): raise RuntimeError("no length")
+            __reduce__ = lambda self: (list, ())
+        request, odd = Proxy(), Odd()
+        def train(): return request is odd
+        names(train), list(notebook_launcher(train, (), 2))
+    """)
+    assert cell.error is None, cell.error
+    assert ast.literal_eval(cell.result) == (
+        ["global variable 'odd'", "global variable 'request'"],
+        [False, False],
+    )
+
+
 def test_the_report_is_a_table_in_text_and_html(cells):
     cell = cells.run("""
         big, log = torch.zeros(262144), {"<run>": open("run.log", "w")}

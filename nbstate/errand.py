@@ -12,7 +12,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbstate import report, travel, values
@@ -129,6 +130,7 @@ class Errand:
         self.where = job.where
         self.notes: list[str] = []
         self.interrupted = False
+        self._freed: set[int] = set()
         self._settled = threading.Condition()
         self._listeners: set[threading.Event] = set()
         self._began = time.monotonic()
@@ -215,23 +217,13 @@ class Errand:
         _close(file)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until every rank has answered or is gone; tell whether that is so.
-
-        The first interrupt of the waiting interrupts the ranks; a second one ends those that do not
-        heed it.
-        """
+        """Wait until every rank has answered or is gone; tell whether that is so."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.pending:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            try:
-                self._wait_a_while(left)
-            except KeyboardInterrupt:
-                if self.interrupted:
-                    self._end_the_stuck()
-                else:
-                    self.interrupt()
+            self._wait_a_while(left)
         return True
 
     def _wait_a_while(self, left: float | None) -> None:
@@ -243,6 +235,29 @@ class Errand:
         if self._someone_failed() and not self.interrupted:
             self._free_those_who_wait_in_vain()
 
+    @contextmanager
+    def heeding_interrupts(self) -> Iterator[None]:
+        """Have an interrupt of this cell meet the ranks, and not the code here that waits for them.
+
+        The first one interrupts the ranks, a second one ends those that do not heed it.
+        """
+
+        def press(_number: int, _frame: object) -> None:
+            # In a thread: this thread may hold a lock that is needed.
+            threading.Thread(
+                target=self._end_the_stuck if self.interrupted else self.interrupt
+            ).start()
+            self.interrupted = True
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, press)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every rank that has not answered; all of them stay."""
         self.interrupted = True
@@ -253,7 +268,8 @@ class Errand:
 
         def signal_them() -> None:
             for rank in ranks:
-                self.job.loop.lines[rank].signal(signal.SIGINT)
+                if rank in self.pending:
+                    self.job.loop.lines[rank].signal(signal.SIGINT)
 
         def cut_them() -> None:
             deaf = [rank for rank in ranks if rank in self.pending]
@@ -267,10 +283,6 @@ class Errand:
 
     def _end_the_stuck(self) -> None:
         stuck = self.pending
-        for rank in stuck:
-            self.notes.append(
-                f"rank {rank} did not heed the interrupt and was ended: its state is lost"
-            )
 
         def kill() -> None:
             for rank in stuck:
@@ -286,9 +298,11 @@ class Errand:
         """A rank that has failed comes to no collective any more: interrupt who waits in one."""
         before = self._waiting()
         time.sleep(LOOK_EVERY / 5)  # a rank that only passes through is elsewhere by then
-        stuck = [rank for rank, where in self._waiting().items() if before.get(rank) == where]
+        now = self._waiting().items()
+        stuck = {rank for rank, where in now if before.get(rank) == where} - self._freed
+        self._freed |= stuck
         if stuck:
-            self._interrupt(stuck)
+            self._interrupt(sorted(stuck))
 
     def _waiting(self) -> dict[int, object]:
         self.job.loop.collect_stacks()
@@ -323,7 +337,12 @@ class Errand:
         part = self.parts.get(line.rank.index)
         if part is not None and part.state == "running":
             part.failure = report.failure_of(self.job, line)
-            part.failure.message += _last_words(part)
+            if line.told_to_stop:
+                part.failure.message = "did not heed the interrupt and was ended"
+            else:
+                part.failure.message += _last_words(part)
+            if not str(line.stack).strip():  # nothing of the user's is on it
+                part.failure.traceback = ""
             self._settle(part, "failed")
 
     def _failure(self, line: Line, failed: Failed) -> RankFailure:

@@ -101,15 +101,19 @@ class Team:
         with self._exclusively(name):
             errand = self._errand_for(ranks, name)
             try:
-                errand.begin(calls, self.by_reference)
-                self.stage.follow(errand, quiet=quiet)
-                self.seconds = {p.index: p.seconds for p in errand.ranks if p.seconds is not None}
-                self._read_on(errand)
-                self._mend(errand)
+                with errand.heeding_interrupts():
+                    errand.begin(calls, self.by_reference)
+                    self.stage.follow(errand, quiet=quiet)
+                    self._finish(errand)
             finally:
                 self.errand = None
                 self.idle_since = time.monotonic()
         return self._outcome(errand)
+
+    def _finish(self, errand: Errand) -> None:
+        self.seconds = {p.index: p.seconds for p in errand.ranks if p.seconds is not None}
+        self._read_on(errand)
+        self._mend(errand)
 
     def end(self) -> None:
         """End the ranks; returns when they are gone."""

@@ -72,10 +72,17 @@ def renew(epoch: str, *, join: bool) -> bool:
         options |= PartialState()._facts.options
     dist.destroy_process_group()
     if join:
-        # Part of every key by which ranks find each other in the kernel's store.
-        os.environ["TORCHELASTIC_RESTART_COUNT"] = epoch
+        options["store"] = _store(epoch, world_size)
         dist.init_process_group(rank=rank, world_size=world_size, **options)
     return True
+
+
+def _store(epoch: str, world_size: int) -> Any:
+    """Return the kernel's store, seen through a prefix: older groups have left addresses in it."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return PrefixStore(f"session-{epoch}", TCPStore(*place, world_size, is_master=False))
 
 
 def _c10d() -> Any:

@@ -1,0 +1,96 @@
+"""The same run in every kind of front end that a test can start."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.kernels import FOREIGN_ENV
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parents[2]
+
+FUNCTION = """\
+import os
+from nbstate import notebook_launcher
+def train():
+    rank = int(os.environ["RANK"])
+    print("hello")
+    print(f"loss of rank {rank}")
+    return rank
+"""
+LAUNCH = "results = notebook_launcher(train, num_processes=2)"
+TEXT = ["[0-1] hello", "[0] loss of rank 0", "[1] loss of rank 1"]
+
+DRAWING = """\
+from IPython.display import HTML, display
+def train():
+    print("<script>alert(1)</script>")
+    display(HTML("<b>a table</b>"))
+results = notebook_launcher(train, num_processes=2)
+"""
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not FOREIGN_ENV.match(k)}
+    env |= {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(cwd / "ipython")}
+    found = subprocess.run(
+        [sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found
+
+
+def executed(cells: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a notebook as nbconvert and papermill do."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = nbclient.NotebookClient(book, resources={"metadata": {"path": str(folder)}})
+    client.execute()
+    return book
+
+
+def test_plain_python(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FUNCTION + LAUNCH)
+    lines = run("script.py", cwd=tmp_path).stdout.splitlines()
+    assert lines[:3] == TEXT
+    assert re.fullmatch(r"train: done on 2 ranks in \d+\.\d s", lines[3])
+
+
+def test_ipython_in_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FUNCTION + LAUNCH)
+    found = run("-m", "IPython", "--colors=NoColor", "script.py", cwd=tmp_path)
+    assert found.stdout.splitlines()[:3] == TEXT
+
+
+def test_a_notebook_run_without_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = executed([FUNCTION, LAUNCH], tmp_path, monkeypatch)
+    text = "".join(output.text for output in book.cells[1].outputs)
+    assert text.splitlines() == [*TEXT, "train: done on 2 ranks"]
+    assert "widgets" not in book.metadata
+
+
+def test_its_html_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporters = pytest.importorskip("nbconvert.exporters")
+    book = executed([FUNCTION, DRAWING], tmp_path, monkeypatch)
+    html, _ = exporters.HTMLExporter().from_notebook_node(book)
+    assert html.count("<b>a table</b>") == 2
+    assert "<script>alert(1)</script>" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+
+
+def test_a_second_run_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = executed([FUNCTION, LAUNCH, DRAWING], tmp_path, monkeypatch)
+    nbformat.write(book, tmp_path / "a.ipynb")
+    found = run("-m", "pytest", "--nbval", "-p", "no:cacheprovider", "a.ipynb", cwd=tmp_path)
+    assert "3 passed" in found.stdout

@@ -116,9 +116,11 @@ def start_method() -> Check:
     name = "start method"
     used = devices.woken()
     method, why = choose_method("auto", used)
-    if xla.needed(LaunchOptions()) and devices.kind() == "tpu" and used == "XLA":
-        text = "this process has opened the TPU, which lets no other process in"
-        return Check(name, "problem", text, "restart, and use the TPU only in launched functions")
+    if xla.needed(LaunchOptions()):
+        try:
+            xla.check(max(1, devices.count()), used)
+        except (RuntimeError, ValueError) as error:
+            return Check(name, "problem", str(error))
     if method == "fork":
         return Check(name, "ok", "fork: ranks have every variable of this process, in milliseconds")
     reason = "; ".join(why) or f"{platform.system()} does not fork safely: the ranks are fresh"

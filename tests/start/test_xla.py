@@ -54,6 +54,26 @@ def test_without_a_number_all_cores_are_used_and_the_kernel_opens_nothing(tpu, f
     )
 
 
+@pytest.mark.parametrize(
+    ("chips", "service", "told"),
+    [
+        (1, {"COLAB_RELEASE_TAG": "release-colab"}, "1 tpu: TPU (Colab TPU)"),
+        (8, {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, "8 tpu: TPU (Kaggle TPU)"),
+    ],
+)
+def test_the_tpus_of_notebook_services_are_found_and_used(fake, tmp_path, chips, service, told):
+    environment = fake.environment | service | {"PJRT_DEVICE": "TPU"}
+    with Kernel(tmp_path / "cwd", env=environment) as kernel:
+        kernel.run(fake.lay_out_tpu(chips))
+        kernel.run(TRAIN)
+        found = result(kernel.run("import nbstate; {c.name: c.text for c in nbstate.doctor()}"))
+        assert found["devices"] == told
+        assert found["ranks"].startswith(f"{chips} unless")
+        assert fake.calls() == []
+        cell = kernel.run("[told[:2] for told in notebook_launcher(train)]")
+        assert result(cell) == [(rank, chips) for rank in range(chips)]
+
+
 def test_one_core_is_a_process_of_its_own_too_and_all_can_follow(tpu, fake):
     assert result(tpu.run("notebook_launcher(train, (), 1)[0]")) == (0, 1, "xla:0", "XLA", "0")
     assert [what for _, what in fake.calls()][:2] == ["initialize_singleprocess", "runtime"]
@@ -101,6 +121,8 @@ def test_cores_that_share_a_process_are_refused_with_the_way_out(tpu, fake):
     assert refused.error.ename == "ValueError"
     assert refused.error.evalue.startswith("num_processes=8 on a TPU v2 or v3: two of its cores")
     assert "torch_xla.launch(train)" in refused.error.evalue
+    problems = result(tpu.run("import nbstate; [c.text for c in nbstate.doctor().problems]"))
+    assert problems == [refused.error.evalue]
     assert result(tpu.run("notebook_launcher(train, (), 1)[0][:2]")) == (0, 1)
 
 

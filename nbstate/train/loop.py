@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 
 from nbstate.plugins import GradientAccumulationPlugin
+from nbstate.state import DistributedType
 from nbstate.train import parallel, precision
 from nbstate.train.clipping import clip_norm
 from nbstate.train.control import release_memory
@@ -95,11 +96,11 @@ class Loop(Core):
         **kwargs
             For `torch.Tensor.backward`.
         """
-        for engine in self._models:
-            if hasattr(engine, "set_gradient_accumulation_boundary"):  # DeepSpeed counts itself
-                engine.backward(loss, **kwargs)  # type: ignore[operator]
-                return
-        loss = loss / self.gradient_state.num_steps
+        if self.state.distributed_type is DistributedType.DEEPSPEED:
+            self._models[0].backward(loss, **kwargs)  # type: ignore[operator]
+            return  # it counts its windows itself
+        if self.gradient_state.num_steps > 1:
+            loss = loss / self.gradient_state.num_steps
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]

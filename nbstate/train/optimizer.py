@@ -70,7 +70,8 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
             result = self.scaler.step(self.optimizer, closure)
             self.scaler.update()
         self.step_was_skipped = not self._stepped
-        self.gradient_state.is_xla_gradients_synced = False
+        if self._on_xla:
+            self.gradient_state.is_xla_gradients_synced = False
         return result
 
     def finish_gradients(self) -> None:

@@ -189,7 +189,7 @@ class PreparedLoader:
 
     def _placed(self, batch: Any) -> Any:
         device = self.setup.device
-        if device is None:
+        if device is None or device.type == "cpu":  # where dataloaders put batches
             return batch
         return send_to_device(batch, device, non_blocking=self.setup.config.non_blocking)
 

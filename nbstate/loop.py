@@ -150,6 +150,7 @@ class Loop:
         self._job.take_places()
 
     def _start_one(self, rank: Rank) -> None:
+        limits.try_descriptors(16)  # multiprocessing leaves some open if it runs out half-way
         line = Line(rank)
         self.lines.append(line)
         self._register_ends()

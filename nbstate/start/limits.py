@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import resource
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def explained(error: OSError, ranks: int) -> OSError:
@@ -27,3 +33,34 @@ def _told(number: int | None) -> str | None:
     if number == errno.ENOMEM:
         return "there is no memory for another process"
     return None
+
+
+def try_descriptors(count: int) -> None:
+    """Open and close a few files.
+
+    Raises
+    ------
+    OSError
+        This process may not have so many more.
+    """
+    with contextlib.ExitStack() as opened:
+        for _ in range(count):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+
+
+@contextlib.contextmanager
+def as_os_errors() -> Iterator[None]:
+    """Give what torch's C++ code raises at a limit its number back.
+
+    Raises
+    ------
+    OSError
+        No further thread could be started.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = os.strerror(errno.EAGAIN)
+        if text not in str(error):
+            raise
+        raise OSError(errno.EAGAIN, text) from error

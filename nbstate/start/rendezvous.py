@@ -11,6 +11,8 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from nbstate.start import limits
+
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its __all__
 
@@ -57,15 +59,18 @@ class Rendezvous:
         """Serve the store; from here on the socket is the store's."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its __all__
 
-        self._store = TCPStore(
-            self.address,
-            self.port,
-            world_size,
-            is_master=True,
-            timeout=STORE_TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=self._socket.detach(),
-        )
+        # Without descriptors torch's store hangs: it cannot take the connections that wait for it.
+        limits.try_descriptors(16 + 2 * world_size)
+        with limits.as_os_errors():
+            self._store = TCPStore(
+                self.address,
+                self.port,
+                world_size,
+                is_master=True,
+                timeout=STORE_TIMEOUT,
+                wait_for_workers=False,
+                master_listen_fd=self._socket.detach(),
+            )
         return self._store
 
     def renew(self) -> None:

@@ -143,12 +143,11 @@ def test_something_else_in_a_plugins_place():
 
 
 def test_plugins_of_accelerate_are_taken():
-    theirs = accelerate.utils.FullyShardedDataParallelPlugin(fsdp_version=2)
+    theirs = accelerate.utils.TorchDynamoPlugin(backend="aot_eager")
 
-    state = AcceleratorState(fsdp_plugin=theirs)
+    state = AcceleratorState(dynamo_plugin=theirs)
 
-    assert isinstance(state.fsdp_plugin, FullyShardedDataParallelPlugin)
-    assert state.is_fsdp2
+    assert state.dynamo_plugin == TorchDynamoPlugin(backend="aot_eager")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def launch(
     kwargs
         Its keyword arguments.
     **options
-        Any field of `LaunchOptions`.
+        Any field of `LaunchOptions`. With several nodes this waits until all have come.
 
     Returns
     -------
@@ -210,7 +210,11 @@ def _run(
     where = _where(ranks, options)
     if nodes.number is not None:
         where += f", node {nodes.number} of {nodes.count}"
-    job = Job(name, start, options, ranks, where=where, log_dir=log_dir, nodes=nodes)
+    try:
+        job = Job(name, start, options, ranks, where=where, log_dir=log_dir, nodes=nodes)
+    except BaseException:
+        nodes.close()
+        raise
     job.notes += why
     _tell_of_untouched_modules(job, args, named, options)
     try:

@@ -139,6 +139,8 @@ class Loop:
         self.reason = None
         while not nodes.ready() and self.reason is None:
             self._hear_once()
+        if not nodes.ready():
+            self._job.restarts -= 1
         return nodes.ready()
 
     def _begin_again(self) -> None:
@@ -330,6 +332,10 @@ class Loop:
         else:
             self._job.on_failure(line.rank)
 
+    def note(self, line: str) -> None:
+        """Have the user read a line."""
+        self._job.note(line)
+
     def stop(self, reason: Reason) -> None:
         """End the run, politely first: a keyboard interrupt, then SIGTERM, then SIGKILL."""
         if reason != "failure":
@@ -351,7 +357,7 @@ class Loop:
                     line.signal(signal.SIGINT)
         grace = self._job.options.grace
         self._at(grace, lambda: self._signal_all(signal.SIGTERM))
-        self._at(grace + TERM_TO_KILL, self.kill)
+        self._at(grace + TERM_TO_KILL, self._kill_all)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every rank that is still at work; what follows is theirs."""
@@ -368,9 +374,12 @@ class Loop:
         if self.reason is None:
             self.reason = "stop"
             self._job.nodes.stopping("stop")
+        self._restarts_left = 0
         if not any(line.rank.alive for line in self.lines):
             self._job.nodes.abandon()
-        self._restarts_left = 0
+        self._kill_all()
+
+    def _kill_all(self) -> None:
         for line in self.lines:
             if line.rank.alive:
                 line.told_to_stop = True

@@ -199,6 +199,14 @@ class LaunchOptions:
         return (nodes, nodes) if isinstance(nodes, int) else nodes
 
     @property
+    def endpoint(self) -> tuple[str, int | None]:
+        """Where to meet: an address, and the port where one is asked for."""
+        host, _, port = self.rdzv_endpoint.rpartition(":")
+        if not port.isdecimal() or (":" in host and "[" not in host):
+            host, port = self.rdzv_endpoint, ""  # no port: what looks like one is of the host
+        return host.strip("[]") or self.master_addr, int(port) if port else self.use_port
+
+    @property
     def meets_others(self) -> bool:
         """Whether other notebooks take part, or may."""
         return self.node_range[1] > 1

@@ -17,7 +17,7 @@ def stacks(job: Job) -> str:
     lines = [line for line in job.loop.lines if line.at_work]
     if not lines:
         return f"no rank of {job.name} is at work"
-    return _told(lines)
+    return _told(job, lines)
 
 
 def stall(job: Job) -> str:
@@ -30,15 +30,19 @@ def stall(job: Job) -> str:
         head = f"{late} still at work, {limit} after {_ranks(done)} returned"
     else:
         head = f"no sign of life from any rank for {limit}"
-    return f"{head}:\n{_told(lines)}"
+    return f"{head}:\n{_told(job, lines)}"
 
 
-def _told(lines: Sequence[Line]) -> str:
-    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines))))
+def _told(job: Job, lines: Sequence[Line]) -> str:
+    here = [rank.index for rank in job.ranks]
+    return "\n\n".join(filter(None, (_folded(lines), _mismatch(lines, here))))
 
 
-def mismatch(lines: Sequence[Line]) -> str:
-    """Say what is wrong if these ranks wait for each other in vain, else ``""``."""
+def _mismatch(lines: Sequence[Line], here: Sequence[int]) -> str:
+    """Say what is wrong if these ranks wait for each other in vain, else ``""``.
+
+    Of ranks that are not `here` but on other nodes nothing is known.
+    """
     there = {line.rank.index: c for line in lines if (c := line.collective) is not None}
     if not there:
         return ""
@@ -51,7 +55,7 @@ def mismatch(lines: Sequence[Line]) -> str:
     if missing:
         return f"{_ranks(there)} will wait until {_ranks(missing)} calls it too"
     called = next(iter(there.values()))
-    absent = [rank for rank in called.members if rank not in there]
+    absent = [rank for rank in called.members if rank in here and rank not in there]
     return f"{_ranks(there)} waits for {_ranks(absent)} in vain" if absent else ""
 
 

@@ -68,9 +68,9 @@ class OneNode:
     def __init__(self, ranks: int, options: LaunchOptions) -> None:
         self.number: int | None = None
         self.world_size = ranks
-        self.address = options.master_addr
+        self.address, port = options.endpoint
         self.run_id = "" if options.rdzv_id == "none" else options.rdzv_id
-        self.meeting_point = Rendezvous(options.master_addr, options.use_port)
+        self.meeting_point = Rendezvous(self.address, port)
         self._loop: Loop | None = None
 
     def follow(self, loop: Loop) -> None:

@@ -54,8 +54,9 @@ class BoardView(View):
         self._over = False
         self._hellos = 0
         self._asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._drawn = {rank.index: RankDrawings() for rank in job.ranks}
-        self._changes = {rank.index: RankChanges(rank) for rank in job.ranks}
+        # By rank, not by its number: nodes that come and go change that.
+        self._drawn = {rank: RankDrawings() for rank in job.ranks}
+        self._changes = {rank: RankChanges(rank) for rank in job.ranks}
         self._allowance = Allowance()
         self._began = time.monotonic()
         self._sent = 0
@@ -182,7 +183,7 @@ class BoardView(View):
         return left
 
     def _changes_of(self, reader: RankChanges, share: int) -> list[Change]:
-        drawings = self._drawn[reader.rank.index]
+        drawings = self._drawn[reader.rank]
         changes: list[Change] = []
         for entry in reader.read(share):
             if drawings.clears(entry):

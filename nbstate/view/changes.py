@@ -48,6 +48,7 @@ class RankChanges:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
+        self._pane = rank.index  # as the page knows it, whatever the rank's number becomes
         self.recent: deque[Change] = deque()
         self._cursor = Cursor()
         self._size = 0
@@ -65,22 +66,22 @@ class RankChanges:
 
     def text(self, entry: Text) -> Change:
         """Return the change that a text makes."""
-        return self._remember([self.rank.index, _STREAMS[entry.stream], entry.text])
+        return self._remember([self._pane, _STREAMS[entry.stream], entry.text])
 
     def draw(self, model_id: str) -> Change:
         """Return the change that a new drawing makes."""
-        return self._remember([self.rank.index, "draw", model_id])
+        return self._remember([self._pane, "draw", model_id])
 
     def drop(self, model_id: str) -> Change:
         """Return the change that the loss of a drawing makes."""
         self.recent = deque(c for c in self.recent if c[1:] != ["draw", model_id])
-        return [self.rank.index, "drop", model_id]
+        return [self._pane, "drop", model_id]
 
     def clear(self) -> Change:
         """Return the change that an empty page makes."""
         self.recent.clear()
         self._size = 0
-        return [self.rank.index, "clear"]
+        return [self._pane, "clear"]
 
     def _remember(self, change: Change) -> Change:
         self.recent.append(change)

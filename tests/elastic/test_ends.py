@@ -168,6 +168,27 @@ def test_all_nodes_tell_the_last_failure_when_no_restart_is_left(both):
         assert "It failed again after 1 restart" in cell.error.evalue
 
 
+def test_a_stubborn_rank_on_another_host_is_waited_for_and_told_of(both):
+    first, second = both
+    code = """
+        def train():
+            if PartialState().process_index == 0:
+                PartialState().wait_for_everyone()
+                raise ValueError("boom")
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            PartialState().wait_for_everyone()
+            time.sleep(600)
+        notebook_launcher(
+            train, num_processes=1, num_nodes=2, node_rank={}, master_addr="10.77.0.1", grace={}
+        )
+    """
+    cells = end(both, [first.start(code.format(0, 0.1)), second.start(code.format(1, 2.0))])
+    for cell in cells:
+        assert cell.error.evalue.startswith("node 0, rank 0: ValueError: boom")
+        assert "node 1, rank 1: did not stop within grace=2 s" in cell.error.evalue
+
+
 def test_a_killed_kernel_ends_the_others_and_is_named(both, doomed, tmp_path):
     first, second = both[0], doomed(1)
     cells = _at_work([first, second], tmp_path)

@@ -157,3 +157,52 @@ def test_lines_begin_as_the_template_says(both):
     )
     assert "[default0|0]:hi from 0\n[default1|1]:hi from 1\n" in cells[0].stdout
     assert "[default0|2]:hi from 2\n[default1|3]:hi from 3\n" in cells[1].stdout
+
+
+def test_ranks_in_fresh_processes_are_one_world_too(doomed):
+    notebooks = [doomed(0), doomed(1)]
+    cells = start(
+        notebooks,
+        """
+        def train():
+            state = PartialState()
+            state.wait_for_everyone()
+            return state.process_index, os.environ["GLOO_SOCKET_IFNAME"]
+        list(notebook_launcher(train, num_processes=1, start_method="forkserver", PLACE))
+        """,
+    )
+    # Not `end`: the template process from which they are made stays.
+    ended = [n.kernel.wait(cell) for n, cell in zip(notebooks, cells, strict=True)]
+    assert [cell.result for cell in ended] == ["[(0, 'e0')]", "[(1, 'e0')]"]
+
+
+def test_an_endpoint_may_stand_for_address_and_port(both):
+    cells = run(
+        both,
+        """
+        def train():
+            return PartialState().num_processes
+        place = dict(PLACE)
+        del place["master_addr"], place["use_port"]
+        list(notebook_launcher(train, num_processes=1, rdzv_endpoint="10.77.0.1:29555", **place))
+    """,
+    )
+    assert [cell.result for cell in cells] == ["[2]", "[2]"]
+
+
+def test_two_notebooks_on_one_machine_meet_over_loopback_of_either_kind(doomed):
+    first, second = doomed(0), doomed(0)
+    for address in ("127.0.0.1", "::1", "localhost"):
+        cells = [
+            notebook.start(f"""
+                def train():
+                    PartialState().wait_for_everyone()
+                    return os.environ["RANK"], os.environ["GLOO_SOCKET_IFNAME"]
+                list(notebook_launcher(
+                    train, num_processes=1, num_nodes=2, node_rank={rank}, master_addr="{address}"
+                ))
+            """)
+            for rank, notebook in enumerate((first, second))
+        ]
+        ended = end([first, second], cells)
+        assert [cell.result for cell in ended] == ["[('0', 'lo')]", "[('1', 'lo')]"]

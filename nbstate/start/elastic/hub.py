@@ -38,6 +38,7 @@ from nbstate.start.elastic.messages import (
     Stop,
     Stopping,
     Welcome,
+    lost_at,
     proof,
 )
 from nbstate.start.rendezvous import Rendezvous
@@ -78,10 +79,14 @@ class Guest:
         """Return the failures of its ranks, which are gone with it."""
         assert self.begin is not None
         assert self.hello is not None
-        told = f"lost with its kernel at {self.address}, which has ended or cannot be reached"
         first = self.begin.offset
         return [
-            {"rank": rank, "message": told, "when": time.time_ns(), "node": self.begin.node}
+            {
+                "rank": rank,
+                "message": lost_at(self.address),
+                "when": time.time_ns(),
+                "node": self.begin.node,
+            }
             | {"pid": 0, "exitcode": 1, "error_file": ""}
             for rank in range(first, first + self.hello.local_ranks)
         ]

@@ -22,6 +22,7 @@ from nbstate.start.elastic.messages import (
     Stop,
     Stopping,
     Welcome,
+    lost_at,
     proof,
 )
 
@@ -174,7 +175,7 @@ class Member:
         elif isinstance(message, Settled):
             self._settle(message, blob)
         elif isinstance(message, Refused):  # too few were left to begin again
-            self._end_without_the_others(message.text)
+            self._give_up(message.text)
         elif self._loop is not None and isinstance(message, MayLeave):
             self._leaving = True
             self._loop.let_leave()
@@ -193,25 +194,28 @@ class Member:
             self.meeting_point.close()
 
     def _lose_the_hub(self) -> None:
-        if self._loop is not None:
-            self._loop.forget(self._link.fileno())
-        if self._leaving and not self._options.gather_results:
-            self.settled = True
-        elif not self.settled or self._again:
-            self._end_without_the_others(
-                f"lost with its kernel at {self._hub_address}, which has ended or cannot be reached"
-            )
-
-    def _end_without_the_others(self, why: str) -> None:
         from nbstate.errors import RankFailure
 
-        gone = RankFailure(
-            rank=0, pid=0, exitcode=1, error_file="", message=why, when=time.time_ns(), node=0
-        )
-        self.failures = [*self.failures, gone]
+        assert self._loop is not None
+        self._loop.forget(self._link.fileno())
+        if (self._leaving and not self._options.gather_results) or (
+            self.settled and not self._again
+        ):
+            self.settled = True
+            return
+        told = lost_at(self._hub_address)
+        where = {"rank": 0, "node": 0, "pid": 0, "exitcode": 1, "error_file": ""}
+        lost = RankFailure(**where, message=told, when=time.time_ns())  # type: ignore[arg-type]
+        self.failures = [*self.failures, lost]
+        self._give_up(told)
+
+    def _give_up(self, why: str) -> None:
+        """There is no next attempt, and nobody to settle with."""
+        assert self._loop is not None
+        if self.settled:
+            self._loop.note(why)
         self.settled, self._again = True, False
-        if self._loop is not None:
-            self._loop.stop("failure")
+        self._loop.stop("failure")
 
     # -- what the loop and the job ask and tell
 

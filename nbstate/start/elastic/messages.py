@@ -153,6 +153,11 @@ def decode(data: bytes) -> Message:
     return message
 
 
+def lost_at(address: str) -> str:
+    """Say how a rank failed whose kernel is not heard of any more."""
+    return f"lost with its kernel at {address}, which has ended or cannot be reached"
+
+
 def proof(run_id: str, who: str, nonce: str) -> str:
     """Return what only one who knows the run's id can answer to a nonce."""
     return hmac.new(run_id.encode(), f"{who} {nonce}".encode(), hashlib.sha256).hexdigest()

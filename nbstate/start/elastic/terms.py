@@ -38,15 +38,13 @@ class Terms:
     def of(cls, options: LaunchOptions) -> Terms:
         """Read them from the options of a launch."""
         conf = options.rdzv_conf or {}
-        host, _, port = options.rdzv_endpoint.rpartition(":")
-        if not port.isdecimal():  # no port, and what looks like one is a part of the host
-            host, port = options.rdzv_endpoint, ""
+        host, port = options.endpoint
         least, most = options.node_range
         join_timeout = float(conf.get("join_timeout", 600.0))
         elastic = options.rdzv_backend == "c10d"
         return cls(
-            host=host.strip("[]") or options.master_addr,
-            port=int(port or options.use_port or PORT),
+            host=host,
+            port=port or PORT,
             is_host=conf.get("is_host") if elastic else options.node_rank == 0,
             run_id=options.rdzv_id,
             least=least,

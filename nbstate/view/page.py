@@ -29,7 +29,7 @@ OPEN_RANKS = 4
 
 MARKS = {"starting": "…", "running": "▸", "done": "✓", "failed": "✗", "stopped": "■"}
 """A sign beside each state's word, so that colour is never the only one."""
-COLOURS = {"done": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700"}
+COLOURS = {"done": "#1f883d", "failed": "#d73a49", "stopped": "#9a6700"}
 
 _LINE = "border-top:1px solid rgba(128,128,128,.35);padding:3px 0"
 _PRE = (

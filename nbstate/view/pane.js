@@ -1,6 +1,7 @@
 // A scrolling column of text and drawings. Text is only ever set as textContent.
 
 const ROW = 16;
+const HAND = 1000; // milliseconds for which what scrolls is taken to be moved by a person
 
 function element(tag, name, text) {
   const node = document.createElement(tag);
@@ -29,6 +30,7 @@ function paint(node, line) {
 class Pane {
   nodes = new Map();
   sticks = true;
+  touched = -Infinity;
 
   constructor(host, sheet, label, showModel) {
     this.sheet = sheet;
@@ -42,8 +44,16 @@ class Pane {
     this.body = host.appendChild(element("div", "nbs-body"));
     this.idle = this.body.appendChild(element("div", "nbs-idle"));
     this.last = this.body.appendChild(element("div", "nbs-text"));
+    // Drawings that are replaced make the pane scroll by itself; only a person makes it stop following.
+    for (const type of ["wheel", "touchmove", "keydown", "pointerdown", "pointermove"]) {
+      host.addEventListener(type, (event) => {
+        if (type !== "pointermove" || event.buttons) this.touched = performance.now();
+      }, { passive: true });
+    }
     host.addEventListener("scroll", () => {
-      this.sticks = host.scrollTop + host.clientHeight >= host.scrollHeight - 2 * ROW;
+      if (performance.now() - this.touched < HAND) {
+        this.sticks = host.scrollTop + host.clientHeight >= host.scrollHeight - 2 * ROW;
+      }
       this.drawRows();
     }, { passive: true });
     this.observer = new ResizeObserver(() => this.follow());

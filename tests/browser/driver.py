@@ -273,8 +273,9 @@ class Page:
         return str(self.js("() => document.body.innerText"))
 
     def pane(self, cell: int, label: str) -> str:
-        """Return what the pane with this label shows on the board of a cell, as text."""
-        return str(self.output(cell).get_by_role("log", name=label, exact=True).first.inner_text())
+        """Return what the pane with this label shows on the board of a cell, '' without one."""
+        pane = self.output(cell).get_by_role("log", name=label, exact=True)
+        return str(pane.first.inner_text()) if pane.count() else ""
 
     def button(self, cell: int, name: str) -> Any:
         """Return the locator of a button in a cell's output."""

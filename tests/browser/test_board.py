@@ -130,7 +130,6 @@ notebook_launcher(train, num_processes=2)
     page.wait_until(lambda: "last line" in page.pane(1, "rank 1"))
     rows = page.js("() => document.querySelectorAll('.nbs-row').length")
     assert rows < 200
-    page.screenshot("flood", 1)
     gate.touch()
     page.wait_until(lambda: done(page, 1))
     assert "lines before these only in /" in page.text(1)
@@ -172,9 +171,47 @@ notebook_launcher(train, num_processes=2)
         "figure",
         "after",
     ]
-    page.screenshot("board", 1)
     gate.touch()
     page.wait_until(lambda: done(page, 1))
+    assert page.output(1).locator("img").count() == 2
+
+
+def test_a_training_run_is_followed(notebook: MakeNotebook, setup: str, gate: Path) -> None:
+    page = notebook(
+        [
+            setup + "import matplotlib.pyplot as plt\nimport torch.distributed as dist\n"
+            "from IPython.display import display\nfrom nbstate import PartialState\n"
+            "from tqdm.auto import tqdm",
+            r"""
+def train(epochs):
+    state = PartialState()
+    losses, figure = [], plt.figure(figsize=(3.4, 1.4))
+    plt.close(figure)
+    shown = display(figure, display_id=True)
+    for epoch in tqdm(range(epochs), desc="epoch"):
+        losses.append(2.3 / (1 + epoch) + 0.05 * state.process_index)
+        figure.clear(); figure.gca().plot(losses)
+        shown.update(figure)
+        print(f"\x1b[36mepoch {epoch}\x1b[0m  loss {losses[-1]:.3f}")
+        time.sleep(0.15)
+        if epoch == 6 and state.process_index == 0:
+            wait_for_gate()
+        dist.barrier()
+    return losses[-1]
+
+losses = notebook_launcher(train, (12,), num_processes=2)
+""",
+        ]
+    )
+    page.run(1)
+    chip = page.output(1).locator(".nbs-chip").nth(1)
+    page.wait_until(lambda: chip.count() and "in barrier" in chip.inner_text())
+    assert "◌ waiting" in chip.inner_text()
+    page.wait_until(lambda: "epoch 6  loss 0.379" in page.pane(1, "rank 1"))
+    page.screenshot("run", 1)
+    gate.touch()
+    page.wait_until(lambda: done(page, 1))
+    assert page.text(1).count("epoch: 100%|██████████| 12/12") == 2
     assert page.output(1).locator("img").count() == 2
 
 

@@ -162,6 +162,13 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         Returns
         -------
         the prepared thing, or a tuple of them in the order given
+
+        Examples
+        --------
+        >>> model = accelerator.prepare(torch.nn.Linear(1, 1))
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        >>> optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
         """
         moves = device_placement or [None] * len(args)
         if len(moves) != len(args):

@@ -56,6 +56,11 @@ class Checkpoints(Core):
         ----------
         *objects
             With methods ``state_dict`` and ``load_state_dict``.
+
+        Examples
+        --------
+        >>> average = torch.optim.swa_utils.AveragedModel(model)
+        >>> accelerator.register_for_checkpointing(average)
         """
         for each in objects:
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
@@ -80,6 +85,11 @@ class Checkpoints(Core):
         -------
         Path
             The directory.
+
+        Examples
+        --------
+        >>> accelerator.save_state("after_warm_up").name
+        'after_warm_up'
         """
         final = self._agree(lambda: self._next_place(output_dir))
         partial = self._agree(lambda: storage.begin(final))
@@ -113,6 +123,12 @@ class Checkpoints(Core):
             There is no complete checkpoint.
         ValueError
             It was saved with other numbers of models, optimizers and so on.
+
+        Examples
+        --------
+        >>> path = accelerator.save_state("best")
+        >>> accelerator.load_state("best") == path
+        True
         """
         source = self._agree(lambda: self._complete(input_dir))
         self._check(json.loads((source / storage.MANIFEST).read_text()), source)
@@ -143,6 +159,10 @@ class Checkpoints(Core):
             What to write.
         f : str or Path
             The file.
+
+        Examples
+        --------
+        >>> accelerator.save(model.state_dict(), "weights.pt")
         """
         if self.state.is_main_process:
             with storage.replacing(Path(f)) as partial:

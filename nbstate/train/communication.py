@@ -94,8 +94,8 @@ class Communication(Core):
 
         Examples
         --------
-        >>> for x, y in loader:  # doctest: +SKIP
-        ...     predicted, wanted = accelerator.gather_for_metrics((model(x).argmax(1), y))
+        >>> for x, y in loader:
+        ...     predicted, wanted = accelerator.gather_for_metrics((model(x), y))
         """
         tensors = all(isinstance(leaf, torch.Tensor) for _, leaf in leaves(input_data))
         as_objects = use_gather_object or not tensors

@@ -35,10 +35,9 @@ class Control(Core):
 
         Examples
         --------
-        >>> if loss > limit:  # doctest: +SKIP
-        ...     accelerator.set_trigger()
-        >>> if accelerator.check_trigger():  # doctest: +SKIP
-        ...     break
+        >>> accelerator.set_trigger()  # on any rank
+        >>> accelerator.check_trigger(), accelerator.check_trigger()
+        (True, False)
         """
         flag = torch.tensor(float(self._triggered), device=self.device)
         self._triggered = False
@@ -61,12 +60,13 @@ class Control(Core):
 
         Examples
         --------
-        >>> for batch in loader:  # doctest: +SKIP
-        ...     ...
-        ...     if patience == 0:
-        ...         accelerator.request_stop("no better since 5 epochs")
+        >>> for step, batch in enumerate(loader):
+        ...     if step == 2:
+        ...         accelerator.request_stop("good enough")
         ...     if accelerator.should_stop():
         ...         break
+        >>> step, accelerator.stop_reasons
+        (2, {0: 'good enough'})
         """
         if not self._stopped:
             flag = torch.tensor(float(self._stop_reason is not None), device=self.device)

@@ -66,11 +66,12 @@ class Loop(Core):
 
         Examples
         --------
-        >>> with accelerator.accumulate(model):  # doctest: +SKIP
-        ...     accelerator.backward(loss_function(model(x), y))
-        ...     optimizer.step()
-        ...     scheduler.step()
-        ...     optimizer.zero_grad()
+        >>> for x, y in loader:
+        ...     with accelerator.accumulate(model):
+        ...         accelerator.backward(loss_function(model(x), y))
+        ...         optimizer.step()
+        ...         scheduler.step()
+        ...         optimizer.zero_grad()
         """
         with ExitStack() as stack:
             stack.enter_context(self._accumulation.block())
@@ -83,7 +84,13 @@ class Loop(Core):
                 optimizer.optimizer.zero_grad()
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """A block whose backward passes exchange no gradients of this model."""
+        """A block whose backward passes exchange no gradients of this model.
+
+        Examples
+        --------
+        >>> with accelerator.no_sync(model):
+        ...     accelerator.backward(model(x).mean())
+        """
         return parallel.no_sync(model)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -95,6 +102,10 @@ class Loop(Core):
             The mean over this rank's batch.
         **kwargs
             For `torch.Tensor.backward`.
+
+        Examples
+        --------
+        >>> accelerator.backward(loss_function(model(x), y))
         """
         if self.state.distributed_type is DistributedType.DEEPSPEED:
             self._models[0].backward(loss, **kwargs)  # type: ignore[operator]
@@ -124,6 +135,11 @@ class Loop(Core):
         -------
         Tensor or None
             The norm before; None within a window, where there is nothing to clip yet.
+
+        Examples
+        --------
+        >>> accelerator.backward(model(x).mean())
+        >>> norm = accelerator.clip_grad_norm_(model.parameters(), max_norm=1.0)
         """
         if not self.gradient_state.sync_gradients:
             return None
@@ -149,7 +165,13 @@ class Loop(Core):
     def autocast(
         self, autocast_handler: AutocastKwargs | None = None
     ) -> AbstractContextManager[Any]:
-        """A block that computes in this run's precision, for what is outside of a model."""
+        """A block that computes in this run's precision, for what is outside of a model.
+
+        Examples
+        --------
+        >>> with accelerator.autocast():
+        ...     similarity = x @ x.T
+        """
         return self._precision.autocast(autocast_handler)
 
     @contextmanager
@@ -167,6 +189,12 @@ class Loop(Core):
         even_batches : bool, optional
             Overrides the setting of prepared dataloaders inside the block; False gives every sample
             out once.
+
+        Examples
+        --------
+        >>> with accelerator.join_uneven_inputs([model], even_batches=False):
+        ...     for x, y in loader:
+        ...         accelerator.backward(loss_function(model(x), y))
         """
         joined = [each for each in joinables if isinstance(each, Joinable)]
         if self.state.use_distributed and not joined:
@@ -192,6 +220,11 @@ class Loop(Core):
             As it came from `prepare`. Sharded parameters stay sharded.
         keep_fp32_wrapper : bool
             False also takes mixed precision off its forward pass.
+
+        Examples
+        --------
+        >>> type(accelerator.unwrap_model(model)).__name__
+        'Linear'
         """
         inner = parallel.unwrap(model)
         return inner if keep_fp32_wrapper else precision.unwrap(inner)
@@ -211,7 +244,11 @@ class Loop(Core):
         Returns
         -------
         tuple of None
-            One for each object: ``model, optimizer = accelerator.free_memory(model, optimizer)``.
+            One for each object.
+
+        Examples
+        --------
+        >>> model, optimizer = accelerator.free_memory(model, optimizer)
         """
         self._prepared.clear()
         count = len(objects)

@@ -23,6 +23,19 @@ class Tracker:
     ----------
     name : str
         What `Accelerator.get_tracker` knows it by.
+
+    Examples
+    --------
+    >>> class Last(Tracker):
+    ...     name = "last"
+    ...
+    ...     def log(self, values, step=None):
+    ...         self.values = values
+    >>> accelerator = Accelerator(log_with=Last())
+    >>> accelerator.init_trackers("trial")
+    >>> accelerator.log({"loss": 0.5}, step=0)
+    >>> accelerator.get_tracker("last").values
+    {'loss': 0.5}
     """
 
     name: str
@@ -176,6 +189,13 @@ class Tracking(Core):
             The settings of the run, to be kept beside its numbers.
         init_kwargs : dict, optional
             For each tracker's name, further keyword arguments.
+
+        Examples
+        --------
+        >>> accelerator = Accelerator(log_with="jsonl", project_dir="runs")
+        >>> accelerator.init_trackers("digits", config={"lr": 0.1})
+        >>> accelerator.log({"loss": torch.tensor(0.5)}, step=0)
+        >>> accelerator.end_training()
         """
         if not self.state.is_main_process:
             return

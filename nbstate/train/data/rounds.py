@@ -90,7 +90,7 @@ def deal(
 
     Examples
     --------
-    >>> [round.parts for round in deal([[0, 1], [2, 3], [4]], ranks=2)]
+    >>> [round.parts for round in deal([[0, 1], [2, 3], [4]], 2, batch_size=2)]
     [([0, 1], [2, 3]), ([4, 0], [1, 2])]
     """
     batches, in_a_round = iter(batches), 1 if split else ranks

@@ -144,7 +144,7 @@ class Kernel:
         )
         self._client = self._manager.client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=60)
+        self._client.wait_for_ready(timeout=120)
         self._dump_stacks_on_demand()
         return self
 
@@ -172,7 +172,7 @@ class Kernel:
 
     # -- running cells ---------------------------------------------------------------------------
 
-    def run(self, code: str, timeout: float = 60, *, answers: Iterable[str] = ()) -> Cell:
+    def run(self, code: str, timeout: float = 120, *, answers: Iterable[str] = ()) -> Cell:
         """Run a cell to its end and return what it shows.
 
         Parameters
@@ -190,7 +190,7 @@ class Kernel:
         self.cells[msg_id] = Cell(msg_id, _answers=list(answers))
         return self.cells[msg_id]
 
-    def wait(self, cell: Cell, timeout: float = 60) -> Cell:
+    def wait(self, cell: Cell, timeout: float = 120) -> Cell:
         """Read until the cell has ended."""
         deadline = time.monotonic() + timeout
         self.read_until(lambda: cell.idle, timeout)
@@ -198,7 +198,7 @@ class Kernel:
         cell.status = reply["status"]
         return cell
 
-    def eval(self, expression: str, timeout: float = 60) -> Any:
+    def eval(self, expression: str, timeout: float = 120) -> Any:
         """Return the value of a Python expression in the kernel, carried as JSON."""
         code = f"__import__('json').dumps({expression})"
         msg_id = self._client.execute("", silent=True, user_expressions={"value": code})
@@ -207,7 +207,7 @@ class Kernel:
             raise AssertionError(f"{expression}: {answer['ename']}: {answer['evalue']}")
         return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
 
-    def read_until(self, condition: Callable[[], bool], timeout: float = 60) -> None:
+    def read_until(self, condition: Callable[[], bool], timeout: float = 120) -> None:
         """Take in messages until the condition holds, those of cells that have ended too."""
         deadline = time.monotonic() + timeout
         while not condition():
@@ -319,5 +319,5 @@ class Kernel:
     def restart(self) -> None:
         """Restart as the front end's button does; its variables are gone."""
         self._manager.restart_kernel(now=True)
-        self._client.wait_for_ready(timeout=60)
+        self._client.wait_for_ready(timeout=120)
         self._dump_stacks_on_demand()

@@ -133,3 +133,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 def __dir__() -> list[str]:
     return [*globals(), *_HOMES]
+
+
+# From here on it is noticed which cell wakes an accelerator, which a fork could not survive.
+importlib.import_module("nbstate.woken").watch.begin()

@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import socket
-import sys
 import tempfile
 import threading
 from importlib import metadata
@@ -24,6 +23,7 @@ from nbstate.start import xla
 from nbstate.start.choice import choose_method
 from nbstate.start.place import PLACE_VARIABLES, threads_per_rank, usable_cores
 from nbstate.start.rendezvous import Rendezvous
+from nbstate.woken import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _PACKAGES = ("nbstate", "torch", "ipykernel", "ipywidgets", "anywidget", "jupyter_client")
 _OLDEST_TORCH = (2, 4)
-
-# Packages that have been seen to wake a device when they are imported.
-_WAKERS = ("bitsandbytes", "cupy", "deepspeed", "jax", "tensorflow", "torchao", "unsloth", "vllm")
 
 
 def versions() -> Check:
@@ -107,15 +104,14 @@ def awake() -> Check:
     used = devices.woken()
     if used is None:
         return Check(name, "ok", "asleep: nothing in this process has used an accelerator")
-    known = [package for package in _WAKERS if package in sys.modules]
-    hint = f"; {', '.join(known)}, imported here, may have done it" if known else ""
-    return Check(name, "note", f"{used} is in use in this process{hint}")
+    by = f": {watch.waker}" if watch.waker else ""
+    return Check(name, "note", f"{used} is in use in this process{by}")
 
 
 def start_method() -> Check:
     name = "start method"
     used = devices.woken()
-    method, why = choose_method("auto", used)
+    method, why = choose_method("auto", used, waker="")
     if xla.needed(LaunchOptions()):
         try:
             xla.check(max(1, devices.count()), used)

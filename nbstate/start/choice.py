@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nbstate import baggage, devices, memory
 from nbstate.start import xla
 from nbstate.start.fork import Fork
+from nbstate.woken import watch
 
 if TYPE_CHECKING:
     from nbstate.options import LaunchOptions
@@ -38,7 +39,7 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     if xla.needed(options):
         xla.check(ranks, used)
         call = replace(call, prepare=xla.set_up)
-    method, why = choose_method(options.start_method, used)
+    method, why = choose_method(options.start_method, used, watch.waker)
     if ranks > 1 and not options.cpu and devices.count():
         why = why + _little_shared_memory()
     if method == "fork":
@@ -49,8 +50,17 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     return start, why + start.notes
 
 
-def choose_method(wanted: str, used: str | None) -> tuple[str, list[str]]:
-    """Return a start method for a kernel that has `used` a device's runtime, and the reason.
+def choose_method(wanted: str, used: str | None, waker: str) -> tuple[str, list[str]]:
+    """Return a start method for a kernel, and the reason.
+
+    Parameters
+    ----------
+    wanted
+        The option `start_method`.
+    used
+        The runtime of a device that the kernel has woken, None where there is none.
+    waker
+        Which line, cell or import woke it; '' where unknown.
 
     Raises
     ------
@@ -60,7 +70,7 @@ def choose_method(wanted: str, used: str | None) -> tuple[str, list[str]]:
     if wanted == "fork" and used is not None:
         raise RuntimeError(
             f"start_method='fork': this kernel has already used {used}, which a forked rank cannot "
-            "use; leave start_method out, and ranks start in fresh processes"
+            f"use; leave start_method out, and ranks start in fresh processes{_woken_by(waker)}"
         )
     if wanted == "fork" and sys.platform == "win32":
         raise RuntimeError("start_method='fork': Windows cannot fork; leave start_method out")
@@ -71,10 +81,15 @@ def choose_method(wanted: str, used: str | None) -> tuple[str, list[str]]:
     if sys.platform == "darwin":
         return "forkserver", []  # its system libraries do not survive a fork
     if used is not None:
-        return "forkserver", [
+        told = (
             f"{used} is in use in this kernel: the ranks are fresh processes; no restart is needed"
-        ]
+        )
+        return "forkserver", [told + _woken_by(waker)]
     return "fork", []
+
+
+def _woken_by(waker: str) -> str:
+    return f" (woken: {waker})" if waker else ""
 
 
 def _shared_handles(handles: list[str]) -> list[str]:

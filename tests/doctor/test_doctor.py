@@ -99,14 +99,10 @@ for module, names in {
 
 
 def test_who_woke_a_device_and_what_follows():
-    found = ask("""
-import sys, torch, types
-torch.cuda.is_initialized = lambda: True
-sys.modules["bitsandbytes"] = types.ModuleType("bitsandbytes")
-""")
+    found = ask("import torch\ntorch.cuda.is_initialized = lambda: True\n")
     assert found["runtimes"][0] == "note"
-    assert found["runtimes"][1].startswith("CUDA is in use in this process")
-    assert "bitsandbytes" in found["runtimes"][1]
+    told = "CUDA is in use in this process: before nbstate was imported"
+    assert found["runtimes"][1] == told
     assert found["start method"][0] == "note"
     assert found["start method"][1].startswith("forkserver: ")
     assert "no restart is needed" in found["start method"][1]

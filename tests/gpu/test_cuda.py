@@ -82,6 +82,7 @@ def test_forking_is_refused_once_the_kernel_used_cuda(cuda):
     """)
     assert refused.error.ename == "RuntimeError"
     assert "start_method='fork': this kernel has already used CUDA" in refused.error.evalue
+    assert "line 2, in <module>: torch.zeros(1).cuda())" in refused.error.evalue
 
 
 def test_a_driver_that_was_woken_behind_torchs_back_is_noticed(cuda):

@@ -48,7 +48,7 @@ except BaseException:
 )
 def test_what_is_chosen_where_nothing_is_asked(monkeypatch, platform, used, method, told):
     monkeypatch.setattr(sys, "platform", platform)
-    chosen, why = choose_method("auto", used)
+    chosen, why = choose_method("auto", used, "")
     assert chosen == method
     assert bool(why) == told
 
@@ -60,7 +60,7 @@ def test_what_is_chosen_where_nothing_is_asked(monkeypatch, platform, used, meth
 def test_a_fork_that_cannot_work_is_refused(monkeypatch, platform, used, says):
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(RuntimeError, match=says):
-        choose_method("fork", used)
+        choose_method("fork", used, "")
 
 
 USED = "import torch\ntorch.cuda.is_initialized = lambda: True       # a cell used the GPU\n"

@@ -6,6 +6,7 @@ interpreter's lock or is about to die of a segmentation fault.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from nbstate.rank import failure
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _CURRENT = re.compile(r"^Current thread|^Stack \(most recent call first\)", re.MULTILINE)
 _OUTERMOST = ("_bootstrap", "<module>")
+SHOWN_OF_LIBRARIES = 4
+"""How many lines of a library are shown, of those between two of the user's or below the last."""
+
 _CALLER = "nbstate/rank/bootstrap.py"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
 
@@ -59,7 +63,15 @@ class Stack:
         return any(frame.file.endswith("nbstate/rank/stdin.py") for frame in self.frames)
 
     def __str__(self) -> str:
-        return "\n".join(f"  {frame}" for frame in self._of_the_function())
+        lines: list[str] = []
+        for users, run in itertools.groupby(self._of_the_function(), lambda frame: frame.is_users):
+            frames = [f"  {frame}" for frame in run]
+            left_out = 0 if users else len(frames) - SHOWN_OF_LIBRARIES
+            if left_out > 1:
+                middle = f"  ... {left_out} lines of libraries ..."
+                frames = [*frames[: SHOWN_OF_LIBRARIES - 1], middle, frames[-1]]
+            lines += frames
+        return "\n".join(lines)
 
     def _of_the_function(self) -> list[Frame]:
         """Leave out what called the function: nbstate, and the thread below it."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.rank import capture, failure, front, parent, pulse, trace
+from nbstate.rank import capture, compiler, failure, front, parent, pulse, trace
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
@@ -123,6 +123,7 @@ def _set_up(setup: Setup) -> None:
     os.environ.update(setup.environment)
     # A DataLoader in here must find the notebook's classes, whatever the kernel's default is.
     multiprocessing.set_start_method("fork", force=True)
+    compiler.forget_the_kernels_pools()
     _reset_states()
     if setup.threads is not None and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(setup.threads)
@@ -238,6 +239,9 @@ def _leave(*, tear_down: bool) -> None:
     distributed = sys.modules.get("torch.distributed")
     if tear_down and distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
+    # As the interpreter does at its end: idle threads of executors are told that there is no more.
+    for told in reversed(getattr(threading, "_threading_atexits", ())):
+        told()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

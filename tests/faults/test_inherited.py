@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
 def test_torch_compile_in_the_kernel_and_then_in_ranks(kernel):
     cell = kernel.run(
@@ -26,6 +27,7 @@ def test_torch_compile_in_the_kernel_and_then_in_ranks(kernel):
     )
     assert cell.error is None
     assert cell.result == "True"
+    assert "left running" not in cell.stdout
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -78,3 +80,17 @@ def test_work_with_threads_before_the_fork(notebook):
         list(notebook_launcher(train, num_processes=2, timeout=60))
     """)
     assert cell.result == "[True, True]"
+
+
+def test_an_executor_of_the_kernel_and_one_of_a_rank_do_not_hold_a_rank_up(notebook):
+    cell = notebook.run("""
+        from concurrent.futures import ThreadPoolExecutor
+        kernels = ThreadPoolExecutor(2)
+        kernels.submit(print, "in the kernel").result()
+        def train():
+            own = ThreadPoolExecutor(2)
+            return own.submit(lambda: 5).result()
+        list(notebook_launcher(train, num_processes=2)), kernels.submit(lambda: 6).result()
+    """)
+    assert cell.result == "([5, 5], 6)"
+    assert "left running" not in cell.stdout

@@ -26,14 +26,15 @@ class Watch:
 
     def begin(self) -> None:
         """Watch from now on: the cells of a notebook, and torch once it is there."""
+        if not {"IPython", "torch"} & sys.modules.keys():
+            return  # neither is here to be watched, and the import shall cost nothing
         from nbstate.environment import running_shell
 
         shell = running_shell()
         if shell is not None and not self._sees_cells:
             self._sees_cells = True
             shell.events.register("post_run_cell", self._after_cell)
-        if shell is not None or "torch" in sys.modules:
-            self._look(_TOO_EARLY)
+        self._look(_TOO_EARLY)
 
     @property
     def waker(self) -> str:

@@ -79,7 +79,6 @@ class RankReader:
         self._shown = 0
         self._skipped = 0
         self._tail: deque[Said] = deque(maxlen=bounds.tail)
-        self.cut = False
 
     def read(self, most: int, *, last: bool) -> list[Said]:
         """Return the lines that are whole by now, at most `most`; with `last`, all that is left."""
@@ -132,7 +131,7 @@ class RankReader:
         return shown
 
     def _marker(self) -> Said:
-        skipped, self._skipped, self.cut = self._skipped, 0, True
+        skipped, self._skipped = self._skipped, 0
         noun = "line" if skipped == 1 else "lines"
         return Said("stdout", f"... {skipped:,} {noun} only in {self._rank.output.path}")
 

@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nbstate.options import LaunchOptions
 from nbstate.output import RankOutput
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class HandJob:
     error: Exception | None = None
     notes: list[str] = field(default_factory=list)
     done: bool = False
+    options: LaunchOptions = field(default_factory=LaunchOptions)
     listeners: list[threading.Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -144,6 +144,24 @@ def test_a_background_job_keeps_to_its_own_cell(watched: Kernel) -> None:
     assert watched.run("job").displays[0] == own.displays[0]
 
 
+def test_lines_of_a_busy_job_stay_whole_in_order_and_in_their_cell(watched: Kernel) -> None:
+    own = watched.run("""
+        def train():
+            for i in range(500):
+                print("rank", os.environ["RANK"], "line", i)
+                time.sleep(0.001)
+            wait_for_gate()
+        job = launch(train, num_processes=2)
+    """)
+    others = [watched.run("job"), watched.run("print('mine')"), watched.run("time.sleep(0.3)")]
+    watched.read_until(lambda: all("line 499" in Models(own).text(r) for r in (0, 1)))
+    for rank in (0, 1):
+        assert Models(own).text(rank) == "".join(f"rank {rank} line {i}\n" for i in range(500))
+    assert [cell.stdout for cell in others] == ["", "mine\n", ""]
+    open_gate(watched)
+    watched.run("job.wait()")
+
+
 def test_the_stop_button_ends_a_background_job(watched: Kernel) -> None:
     cell = watched.run("job = launch(wait_for_gate, num_processes=2)")
     board = Models(cell).board()

@@ -4,8 +4,7 @@ checkpoint_3/
     checkpoint.json        what is in here; the mark of a complete checkpoint
     model.safetensors      each model's weights (model_1.safetensors, ...), or
     sharded/               weights and optimizer state in shards (torch.distributed.checkpoint)
-    training.pt            optimizers, schedulers, scaler, dataloaders' positions
-    custom.pt              registered objects
+    training.pt            optimizers, schedulers, scaler, positions in the data, registered objects
     random_0.pt            random numbers, one file for each rank
 """
 
@@ -98,14 +97,14 @@ class Checkpoints(Core):
         if self.state.is_main_process:
             self._write_shared(partial, optimizers)
         self.state.wait_for_everyone()
-        self._agree(lambda: self._finish(final))
+        self._agree(lambda: self._finish(final, numbered=output_dir is None))
         return final
 
     def load_state(self, input_dir: str | Path | None = None) -> Path:
         """Go on from a checkpoint: a collective. Prepare and register the same things before.
 
         The number of ranks may differ. Ranks that the checkpoint has no random numbers for keep
-        theirs.
+        theirs. Only load what you trust: reading it can run code.
 
         Parameters
         ----------
@@ -132,7 +131,8 @@ class Checkpoints(Core):
         """
         source = self._agree(lambda: self._complete(input_dir))
         self._check(json.loads((source / storage.MANIFEST).read_text()), source)
-        training = torch.load(source / "training.pt", weights_only=True)
+        # Schedulers and registered objects may hold anything: a checkpoint is trusted like code.
+        training = torch.load(source / "training.pt", weights_only=False)
         self._weights().load(source, training["optimizers"])
         for scheduler, state in zip(self._schedulers, training["schedulers"], strict=True):
             scheduler.load_state_dict(state)
@@ -141,9 +141,7 @@ class Checkpoints(Core):
         if self.scaler is not None and training["scaler"] is not None:
             self.scaler.load_state_dict(training["scaler"])
         self._accumulation.load_state_dict(training["accumulation"])
-        # Registered objects may hold anything; a checkpoint is trusted like the code beside it.
-        custom = torch.load(source / "custom.pt", weights_only=False)
-        for each, state in zip(self._registered, custom, strict=True):
+        for each, state in zip(self._registered, training["registered"], strict=True):
             each.load_state_dict(state)
         own = source / f"random_{self.state.process_index}.pt"
         if own.exists():
@@ -179,9 +177,9 @@ class Checkpoints(Core):
             "dataloaders": [each.state_dict() for each in self._dataloaders],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "accumulation": self._accumulation.state_dict(),
+            "registered": [each.state_dict() for each in self._registered],
         }
         torch.save(training, partial / "training.pt")
-        torch.save([each.state_dict() for each in self._registered], partial / "custom.pt")
         manifest = {**self._counts(), "num_processes": self.state.num_processes}
         (partial / storage.MANIFEST).write_text(json.dumps(manifest, indent=2))
 
@@ -231,10 +229,10 @@ class Checkpoints(Core):
         number = 0 if last is None else int(last.name.removeprefix(_PREFIX)) + 1
         return self._folder().absolute() / f"{_PREFIX}{number}"
 
-    def _finish(self, final: Path) -> None:
+    def _finish(self, final: Path, *, numbered: bool) -> None:
         storage.commit(final)
         limit = self.project_configuration.total_limit
-        if limit is not None and self.project_configuration.automatic_checkpoint_naming:
+        if limit is not None and numbered:
             for each in storage.numbered(final.parent, _PREFIX)[:-limit]:
                 storage.remove(each)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,5 +37,6 @@ def _norm(grads: list[torch.Tensor], norm_type: float) -> torch.Tensor:
     return total
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def _whole(tensor: Any) -> torch.Tensor:
+    full: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full

@@ -143,8 +143,9 @@ class Loop(Core):
         """
         if not self.gradient_state.sync_gradients:
             return None
-        self._make_gradients_final()
-        return clip_norm(_listed(parameters), max_norm, norm_type)
+        given = _listed(parameters)
+        self._finish_gradients(given)
+        return clip_norm(given, max_norm, norm_type)
 
     def clip_grad_value_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float
@@ -152,15 +153,20 @@ class Loop(Core):
         """Cut each gradient to ``[-clip_value, clip_value]``, at the end of a window."""
         if not self.gradient_state.sync_gradients:
             return
-        self._make_gradients_final()
+        given = _listed(parameters)
+        self._finish_gradients(given)
         with torch.no_grad():
-            for parameter in _listed(parameters):
+            for parameter in given:
                 if parameter.grad is not None:
                     parameter.grad.clamp_(-clip_value, clip_value)
 
-    def _make_gradients_final(self) -> None:
+    def _finish_gradients(self, parameters: list[torch.Tensor]) -> None:
+        """Finish those of the optimizers concerned; another's backward pass may be yet to come."""
+        wanted = set(map(id, parameters))
         for optimizer in self._optimizers:
-            optimizer.finish_gradients()
+            held = (each for group in optimizer.param_groups for each in group["params"])
+            if any(id(each) in wanted for each in held):
+                optimizer.finish_gradients()
 
     def autocast(
         self, autocast_handler: AutocastKwargs | None = None

@@ -170,9 +170,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether this rank holds only parts of the model's parameters."""
-    from torch.distributed.tensor import DTensor
-
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    # What a DTensor has; torch has moved the class itself about.
+    return any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
 
 
 def _mesh(state: AcceleratorState) -> DeviceMesh | None:

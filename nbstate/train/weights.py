@@ -141,7 +141,7 @@ class Weights:
             for number in range(len(self.models))
             for name, value in load_file(directory / _file(number)).items()
         }
-        optimizer = torch.load(directory / "optimizer.pt", weights_only=True)
+        optimizer = torch.load(directory / "optimizer.pt", weights_only=False)
         self._set(model, optimizer, _FULL)
 
     def _load_sharded(self, directory: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
-import time
+import sys
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from nbstate import (
     FullyShardedDataParallelPlugin,
     ParallelismConfig,
     ProjectConfiguration,
+    RankError,
     debug_launcher,
-    launch,
 )
 from nbstate.state import reset_all
 from nbstate.train import storage
@@ -154,7 +155,6 @@ def test_files_are_named_as_documented(tmp_path):
     interrupted(tmp_path / "plain", 1)
     assert {path.name for path in (tmp_path / "plain").iterdir()} == {
         "checkpoint.json",
-        "custom.pt",
         "model.safetensors",
         "random_0.pt",
         "training.pt",
@@ -237,6 +237,9 @@ def test_checkpoints_are_named_and_the_oldest_go(tmp_path):
     assert where == folder / "checkpoint_3"
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_2", "checkpoint_3"]
     assert training.accelerator.load_state() == folder / "checkpoint_3"
+    for number in (9, 10, 11):
+        training.accelerator.save_state(tmp_path / "elsewhere" / f"checkpoint_{number}")
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 3  # the limit is for numbered ones
     reset_all("another run of the program")
     again = Training(project_config=config)
     assert again.accelerator.save_state() == folder / "checkpoint_4"
@@ -330,41 +333,48 @@ def test_tied_weights_stay_tied(tmp_path):
     assert model.head.weight is model.embed.weight
 
 
-@pytest.mark.parametrize("same_place", [True, False], ids=["replacing", "numbered"])
-def test_a_kill_at_any_moment_leaves_the_last_good_checkpoint(same_place, tmp_path):
-    """Ranks that do nothing but save are killed at many moments; what is there always loads."""
-    told = tmp_path / "told"
+def save_twice_and_die(config, where, last_step):
+    """Save, then save again and be killed at some step of it; tell how many steps there were."""
+    training = Training(project_config=config)
+    training.counter.count = 1
+    training.accelerator.save_state(where)
+    steps = iter(range(last_step))
+
+    def count(event, args):
+        changes = event in {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "shutil.rmtree"}
+        writes = event == "open" and isinstance(args[1], str) and args[1][0] in "wax"
+        if (changes or writes) and next(steps, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if training.accelerator.is_main_process:
+        sys.addaudithook(count)
+    training.counter.count = 2
+    training.accelerator.save_state(where)
+    return last_step - len(list(steps))
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["replacing", "numbered"])
+def test_a_kill_at_any_step_leaves_the_last_good_checkpoint(numbered, tmp_path):
+    """Rank 0 is killed at each change that it makes to the disk; what is there always loads."""
+    directory = tmp_path / "all"
     config = ProjectConfiguration(
-        tmp_path, automatic_checkpoint_naming=not same_place, total_limit=None if same_place else 2
+        directory, automatic_checkpoint_naming=numbered, total_limit=1 if numbered else None
     )
-    where = tmp_path / "c" if same_place else None
-
-    def save_on_and_on():
-        training = Training(project_config=config)
-        while True:
-            training.counter.count += 1
-            training.accelerator.save_state(where)
-            if training.accelerator.is_main_process:
-                with told.open("a") as file:
-                    file.write("saved\n")
-
-    for kill in range(6):
-        told.unlink(missing_ok=True)
-        job = launch(save_on_and_on, num_processes=2, cpu=True, view="silent")
-        while not told.exists() or told.read_text().count("saved") < 2:
-            assert not job.done, job.logs()
-            time.sleep(0.002)
-        # Somewhere in a save: each round a little later into it.
-        time.sleep(0.004 * kill)
-        saved = told.read_text().count("saved")
-        for rank in job.ranks:
-            os.kill(rank.pid, signal.SIGKILL)
-        with pytest.raises(Exception, match="SIGKILL"):
-            job.wait()
+    where = None if numbered else directory / "c"
+    (steps, _) = debug_launcher(save_twice_and_die, (config, where, 1000))
+    assert steps > 5
+    counts = []
+    for step in range(steps):
+        shutil.rmtree(directory)
+        with pytest.raises(RankError, match="SIGKILL"):
+            debug_launcher(save_twice_and_die, (config, where, step))
         training = Training(project_config=config)
         training.accelerator.load_state(where)
-        assert training.counter.count >= saved
+        counts.append(training.counter.count)
         reset_all("the next kill")
+    # Until some step it is the first checkpoint, from then on the second.
+    assert counts == sorted(counts)
+    assert set(counts) == {1, 2}
 
 
 def test_every_step_of_replacing_can_be_the_last(tmp_path):

@@ -122,3 +122,19 @@ def test_fp8_falls_back_with_a_warning_where_the_device_cannot():
         accelerator = Accelerator("fp8")
     assert accelerator.mixed_precision == "bf16"
     assert accelerator.prepare(mlp())(torch.ones(1, 6)).dtype == torch.float32
+
+
+def test_clipping_for_one_optimizer_leaves_the_gradients_of_another_to_its_own_step():
+    accelerator = Accelerator("fp16", kwargs_handlers=[GradScalerKwargs(init_scale=64.0)])
+    first, second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    for model in (first, second):
+        nn.init.ones_(model.weight)
+    one, other = (torch.optim.SGD(each.parameters(), lr=1.0) for each in (first, second))
+    first, second, one, other = accelerator.prepare(first, second, one, other)
+    inputs = torch.full((1, 1), 0.5)
+    for model, optimizer in ((first, one), (second, other)):
+        accelerator.backward(model(inputs).sum())
+        accelerator.clip_grad_norm_(model.parameters(), 100.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert first.weight.item() == second.weight.item() == 0.5

@@ -50,10 +50,18 @@ class Server:
         Where the notebooks are.
     settings
         JupyterLab's settings, by plugin.
+    disabled
+        Names of JupyterLab's extensions that are not loaded.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, dict[str, Any]] | None = None,
+        disabled: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self._disabled = disabled
         self.token = secrets.token_hex(8)
         self._settings = settings or {}
         self._home = Path(tempfile.mkdtemp(prefix="nbstate-lab-"))
@@ -134,6 +142,9 @@ class Server:
             file = self._home / "settings" / package / f"{name}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
+        config = self._home / "jupyter_config_dir" / "labconfig" / "page_config.json"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps({"disabledExtensions": dict.fromkeys(self._disabled, True)}))
 
     def _wait_for_address(self) -> str:
         deadline = time.monotonic() + 90

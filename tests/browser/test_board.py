@@ -304,10 +304,13 @@ def test_a_background_job_leaves_the_kernel_free_and_survives_a_reload(
 ) -> None:
     page = notebook(
         [
-            setup,
+            setup + "import ipywidgets as widgets\nfrom IPython.display import display",
             """
 def train():
     print("early line")
+    number = widgets.BoundedIntText(description="number")
+    number.observe(lambda change: print("number is", change["new"]), "value")
+    display(number)
     wait_for_gate()
     print("late line")
 job = launch(train, num_processes=2)
@@ -329,6 +332,11 @@ job = launch(train, num_processes=2)
     for cell in (1, 3):
         page.wait_until(lambda cell=cell: page.button(cell, "Stop").count() == 1)
         page.wait_until(lambda cell=cell: "early line" in page.pane(cell, "rank 1"))
+    fields = page.output(1).locator("input[type=number]")
+    page.wait_until(lambda: fields.count() == 2)
+    fields.nth(1).fill("7")
+    fields.nth(1).press("Enter")
+    page.wait_until(lambda: "number is 7" in page.pane(1, "rank 1"))
     gate.touch()
     page.finish(4)
     for cell in (1, 3, 4):
@@ -416,4 +424,25 @@ def test_without_subshells_stop_goes_through_the_server(
         page.button(1, "Stop").click()
         page.wait_until(lambda: done(page, 1))
         assert "KeyboardInterrupt" in page.text(1)
+        page.close()
+
+
+def test_where_the_board_cannot_be_loaded_plain_panes_stand_in(
+    browser: Browser, setup: str, gate: Path, tmp_path: Path
+) -> None:
+    with Server(tmp_path, disabled=["anywidget"]) as old:
+        cell = """
+def train():
+    print("<hello>")
+    wait_for_gate()
+notebook_launcher(train, num_processes=2)
+"""
+        old.write("a.ipynb", [setup, cell])
+        page = browser.open("a.ipynb", old)
+        page.finish(0)
+        page.run(1)
+        page.wait_until(lambda: page.text(1).count("<hello>") == 2)
+        gate.touch()
+        page.wait_until(lambda: done(page, 1))
+        assert page.text(1).count("<hello>") == 2
         page.close()

@@ -16,6 +16,7 @@ from nbstate import (
     DeepSpeedPlugin,
     DistributedType,
     FullyShardedDataParallelPlugin,
+    GradScalerKwargs,
     MegatronLMPlugin,
     ParallelismConfig,
     TorchTensorParallelPlugin,
@@ -174,6 +175,31 @@ def test_fsdp_computes_in_16_bits_when_asked():
         return seen[0], loss.dtype, {each.dtype for each in model.parameters()}
 
     assert debug_launcher(train)[0] == (torch.bfloat16, torch.float32, {torch.float32})
+
+
+@pytest.mark.parametrize("name", ["fsdp", "tp"])
+def test_an_overflow_on_one_rank_makes_all_skip_the_fp16_step(name):
+    _, layout, _ = (LAYOUTS | CUT)[name]
+    if name in CUT:
+        layout = {**layout, "torch_tp_plugin": TorchTensorParallelPlugin(plan=PLAN)}
+
+    def train():
+        scaler = GradScalerKwargs(init_scale=128.0)
+        accelerator = Accelerator("fp16", kwargs_handlers=[scaler], **layout)
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer, batches = accelerator.prepare(model, optimizer, loader(12, 2))
+        skipped = []
+        for number, batch in enumerate(batches):
+            overflows = number == 1 and accelerator.process_index == 1
+            accelerator.backward(loss_of(model, batch) * (float("inf") if overflows else 1.0))
+            optimizer.step()
+            optimizer.zero_grad()
+            skipped.append(accelerator.optimizer_step_was_skipped)
+        finite = all(torch.isfinite(each).all() for each in weights(model))
+        return skipped[:3], accelerator.scaler.get_scale(), finite
+
+    assert list(debug_launcher(train)) == [([False, True, False], 64.0, True)] * 2
 
 
 def test_models_with_nothing_to_train_are_not_wrapped():

@@ -7,6 +7,7 @@ its own socket listens on every interface of the machine.
 
 from __future__ import annotations
 
+import functools
 import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -62,7 +63,8 @@ class Rendezvous:
         # Without descriptors torch's store hangs: it cannot take the connections that wait for it.
         limits.try_descriptors(16 + 2 * world_size)
         with limits.as_os_errors():
-            self._store = TCPStore(
+            serve = functools.partial(
+                TCPStore,
                 self.address,
                 self.port,
                 world_size,
@@ -71,6 +73,10 @@ class Rendezvous:
                 wait_for_workers=False,
                 master_listen_fd=self._socket.detach(),
             )
+            try:
+                self._store = serve()
+            except NotImplementedError:  # torch 2.4: its faster server takes no socket
+                self._store = serve(use_libuv=False)
         return self._store
 
     def renew(self) -> None:

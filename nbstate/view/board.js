@@ -143,6 +143,7 @@ class View {
     this.panes = [];
     this.rankPanes = [];
     this.buildPanels();
+    this.logs = this.root.appendChild(element("div", "nbs-logs"));
     this.note = this.root.appendChild(element("div", "nbs-note"));
     this.note.setAttribute("role", "status");
     this.answer = this.root.appendChild(element("pre", "nbs-answer"));
@@ -259,6 +260,7 @@ class View {
     this.title.textContent = status.name;
     this.state.textContent = `${MARKS[status.state] || ""} ${status.state}`;
     this.facts.textContent = [status.where, duration(this.board.elapsed), ...status.notes].filter(Boolean).join(" · ");
+    this.logs.textContent = `all that the ranks say: ${status.logs}`;
     this.stopButton.disabled = !this.board.running;
     this.whereButton.disabled = !this.board.running;
     status.ranks.forEach((rank, i) => this.drawRank(rank, i));

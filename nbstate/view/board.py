@@ -157,6 +157,7 @@ class BoardView(View):
             "elapsed": round(job.elapsed, 1),
             "blocking": job.options.wait,
             "notes": list(job.notes),
+            "logs": str(job.ranks[0].output.path.parent),
             "ranks": [
                 {"index": r.index, "state": _state(r), "doing": r.doing, "memory": r.memory}
                 for r in job.ranks

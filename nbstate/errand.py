@@ -35,8 +35,8 @@ Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 Calls = Call | Mapping[int, Call]
 """One call for all ranks, or one for each."""
 
-HEEDS_WITHIN = 0.5
-"""Seconds in which a rank that is not stuck in C code heeds an interrupt."""
+HEEDS_WITHIN = 1.0
+"""Seconds in which a rank that is not stuck in C code has heeded an interrupt and told of it."""
 
 LOOK_EVERY = 0.25
 """Seconds between two looks at whether a rank waits for one that has failed."""
@@ -129,7 +129,8 @@ class Errand:
         self.world_size = job.world_size
         self.where = job.where
         self.notes: list[str] = []
-        self.interrupted = False
+        self.interrupted = self.cut = False
+        self._pressed = 0.0
         self._freed: set[int] = set()
         self._settled = threading.Condition()
         self._listeners: set[threading.Event] = set()
@@ -247,6 +248,7 @@ class Errand:
             threading.Thread(
                 target=self._end_the_stuck if self.interrupted else self.interrupt
             ).start()
+            self._pressed = self._pressed or time.monotonic()
             self.interrupted = True
 
         if threading.current_thread() is not threading.main_thread():
@@ -274,6 +276,7 @@ class Errand:
         def cut_them() -> None:
             deaf = [rank for rank in ranks if rank in self.pending]
             if deaf:
+                self.cut = True
                 cut_off(self.job, deaf)
 
         self.job.loop.ask(signal_them)
@@ -282,6 +285,9 @@ class Errand:
         later.start()
 
     def _end_the_stuck(self) -> None:
+        with self._settled:  # one that is about to tell how far it was is not stuck
+            left = self._pressed + HEEDS_WITHIN - time.monotonic()
+            self._settled.wait_for(lambda: not self.pending, max(0.0, left))
         stuck = self.pending
 
         def kill() -> None:

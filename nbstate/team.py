@@ -193,7 +193,7 @@ class Team:
         try:
             errand = self._errand_for(alive[:1], "completion")
             errand.begin((cells.complete, (line, at), {}), {})
-            return errand.parts[alive[0]].value or [] if errand.wait(1.0) else []
+            return errand.parts[alive[0]].value or [] if errand.wait(2.0) else []
         finally:
             self.errand = None
             self._busy.release()
@@ -216,9 +216,9 @@ class Team:
         """After a failure: have ranks that are out of step make their process groups anew."""
         failures = errand.failures.values()
         alive = [rank.index for rank in self.job.ranks if rank.alive]
-        if not failures or len(alive) < self.job.world_size:
+        if not (failures or errand.cut) or len(alive) < self.job.world_size:
             return
-        out_of_step = any(failure.collective for failure in failures)
+        out_of_step = errand.cut or any(failure.collective for failure in failures)
         if out_of_step or not self._in_step(alive):
             self.job.loop.ask(lambda: cut_off(self.job, alive))
             epoch = str(next(self._epochs))

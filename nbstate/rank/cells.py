@@ -92,8 +92,10 @@ def unpack(name: str, payload: bytes, buffers: Sequence[Any]) -> None:
 
 def complete(line: str, at: int) -> list[str]:
     """Return how the name before position `at` of a line may go on."""
-    _, found = _shell().shell.complete(None, line, at)
-    return list(found)
+    from IPython.core.completer import provisionalcompleter
+
+    with provisionalcompleter():
+        return [found.text for found in _shell().shell.Completer.completions(line, at)]
 
 
 # -- names
@@ -159,6 +161,7 @@ class _Cells:
         shell.displayhook = self.hook
         # The kernel was forked inside a cell, so that its own hook may be the one in force.
         sys.displayhook = shell.display_trap.hook = self.hook
+        shell.Completer.use_jedi = False  # it takes a second to load, and the names live here
         shell._showtraceback = self._keep_traceback
         shell.set_hook("show_in_pager", page.as_hook(_print_page), 0)  # type: ignore[no-untyped-call]
 

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import travel, values
 from nbstate.rank import bootstrap, capture, cells, failure, front, groups
 from nbstate.wire import READY, Cut, End, Failed, Task, TaskDone
 
@@ -40,6 +40,7 @@ class Server:
         self._busy = False
         # What the kernel has at this moment travels back by name.
         self._by_reference = values.names_in_main()
+        self._known = travel.classes_here()
         signal.signal(signal.SIGINT, self._interrupted)
         channel.handlers[Cut] = lambda order: groups.cut(order.sockets)
         channel.handlers[End] = lambda _: self._given.put(None)
@@ -64,7 +65,7 @@ class Server:
         memory: int | None = None
         try:
             value = self._value_of(task, descriptor)
-            payload, raw = values.dump(value, "result", self._by_reference)
+            payload, raw = travel.dump_back(value, "result", self._by_reference, self._known)
             buffers, memory, length = values.share(raw)
             done = TaskDone(task.number, 0.0, payload, buffers, length)
         except BaseException as error:
@@ -81,6 +82,7 @@ class Server:
             self._busy = True
             buffers = values.map_shared(task.buffers, descriptor, private=True)
             function, args, kwargs = values.load(task.payload, buffers)
+            self._known = travel.classes_here()
             return bootstrap.call(function, args, kwargs)
         finally:
             self._busy = False

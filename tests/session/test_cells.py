@@ -1,0 +1,166 @@
+"""A cell in a rank behaves like a cell."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels import Kernel
+from tests.session.conftest import SETUP, complete
+
+
+def test_the_last_expression_shows_per_rank_and_equal_ones_fold(two):
+    assert two.run("%%ranks\nprint('hello')\nrank * 2").stdout == "[0-1] hello\n[0] 0\n[1] 2\n"
+    assert two.run("%%ranks\n_ + 1").stdout == "[0] 1\n[1] 3\n"
+    assert two.run("%%ranks\n1 + 1").stdout == "[0-1] 2\n"
+    assert two.run("%%ranks\n1 + 1;").stdout == ""
+    assert two.run("%%ranks 1\nrank").stdout == "[1] 1\n"
+
+
+def test_magics_shell_commands_await_and_help_work(two):
+    cell = two.run(
+        """
+        %%ranks
+        !echo from the shell
+        import asyncio
+        await asyncio.sleep(0)
+        files = !echo captured
+        print(list(files))
+        known_at_fork?
+    """.replace("        ", "")
+    )
+    assert cell.error is None
+    assert "[0-1] from the shell\n" in cell.stdout
+    assert "[0-1] ['captured']\n" in cell.stdout
+    assert "Type:" in cell.stdout
+    cell = two.run("%%ranks 0\n%%time\nx_timed = 1")
+    assert "[0] Wall time:" in cell.stdout
+    assert "x_timed" in two.run("%%ranks 0\n%who int").stdout
+
+
+def test_rich_values_draw_and_equal_ones_fold(two):
+    cell = two.run(
+        "%%ranks\nfrom IPython.display import HTML, display\nprint('a')\nHTML('<b>x</b>')"
+    )
+    assert [display["text/html"] for display in cell.displays] == ["<b>x</b>"]
+    assert cell.stdout == "[0-1] a\n[0-1]\n"
+    cell = two.run("%%ranks\nHTML(f'<i>{rank}</i>')")
+    assert [display["text/html"] for display in cell.displays] == ["<i>0</i>", "<i>1</i>"]
+    cell = two.run("""%%ranks 0
+%matplotlib inline
+import matplotlib.pyplot as plt
+plt.plot([1, 2]);""")
+    assert "image/png" in cell.displays[0]
+
+
+def test_a_failing_cell_is_one_error_with_the_cells_lines(two):
+    two.run("later = 0")
+    cell = two.run("%%ranks\nprint('before')\n1 / 0")
+    assert cell.stdout == "[0-1] before\n"
+    assert cell.error.ename == "CellError"
+    assert cell.error.evalue.startswith("ranks 0-1 of 2: ZeroDivisionError: division by zero")
+    assert "----> 3 1 / 0" in cell.error.traceback
+    assert cell.status == "error", "so that Run All stops"
+    two.run("%%ranks\nprint('goes on')")
+
+
+def test_different_failures_stand_apart_and_values_of_the_others_are_kept(two):
+    cell = two.run("""
+        try:
+            session.cell("if rank: raise KeyError('odd')\\n'fine'")
+        except RankError as error:
+            print(type(error).__mro__[1].__name__, error.rank, error.results)
+            print(error.original(KeyError))
+    """)
+    assert "RankError 1 {0: 'fine'}\n'odd'\n" in cell.stdout
+    cell = two.run("%%ranks\nraise ValueError(rank)")
+    assert "rank 0 of 2: ValueError: 0" in cell.error.evalue
+    assert "rank 1 of 2: ValueError: 1" in cell.error.evalue
+
+
+def test_syntax_errors_and_exits_are_told(two):
+    assert "SyntaxError" in two.run("%%ranks\nx = = 1").error.evalue
+    assert "SystemExit: 3" in two.run("%%ranks\nimport sys\nsys.exit(3)").error.evalue
+    assert two.run("%%ranks\nrank").stdout == "[0] 0\n[1] 1\n"
+
+
+def test_values_are_collected_and_output_can_be_left_out(two):
+    cell = two.run("%%ranks --out values --quiet\nprint('not shown')\nrank + 0.5")
+    assert cell.stdout == ""
+    assert two.run("values").result == "RankResults([0.5, 1.5])"
+
+
+def test_times_of_the_ranks(two):
+    cell = two.run("%%ranks --time\npass")
+    assert cell.stdout.startswith("rank 0 ")
+    assert "spread" in cell.stdout
+
+
+def test_a_table_marks_what_differs(two):
+    cell = two.run("%ranks rank")
+    assert cell.result.splitlines() == ["rank  rank", "0     0", "1     1     differs"]
+    cell = two.run("%ranks torch.full((2, 3), float(rank))")
+    assert "float32[2, 3] on cpu, mean 1" in cell.result
+    assert "<table>" in cell.displays[0]["text/html"]
+    assert "idle" in two.run("%ranks --status").result
+
+
+def test_with_no_session_nothing_runs_in_the_kernel(kernel):
+    kernel.run("%load_ext nbstate\n%load_ext nbstate\n%autoranks on")
+    cell = kernel.run("here = 1")
+    assert cell.status == "error"
+    assert "no session is open" in cell.stderr
+    assert kernel.eval("'here' in globals()") is False
+
+
+def test_autoranks_runs_every_cell_on_the_ranks_but_those_for_the_kernel(two):
+    two.run("%autoranks on")
+    try:
+        assert two.run("only_in_ranks = rank\nonly_in_ranks").stdout == "[0] 0\n[1] 1\n"
+        cell = two.run("%%kernel\n'only_in_ranks' in globals()")
+        assert cell.result == "False"
+        assert "Wall time" in two.run("%%time\nrank").stdout
+    finally:
+        two.run("%autoranks off")
+    assert two.run("'only_in_ranks' in globals()").result == "False"
+
+
+def test_wrong_use_of_the_magics_is_explained(two):
+    assert "unknown option --outt" in two.run("%%ranks --outt x\n1").stderr
+    assert "rank 9 of 2" in two.run("%%ranks 9\n1").stderr
+    assert "on or off" in two.run("%autoranks maybe").stderr
+
+
+def test_names_that_live_in_ranks_are_completed(two):
+    two.run("%%ranks\nmy_long_name_in_ranks = 1")
+    assert "my_long_name_in_ranks" in complete(two, "%%ranks\nprint(my_long_na")
+    assert "my_long_name_in_ranks" not in complete(two, "my_long_na")
+
+
+def test_questions_are_asked_in_the_cell(tmp_path):
+    with Kernel(tmp_path, allow_stdin=True) as kernel:
+        kernel.run(SETUP)
+        cell = kernel.run("%%ranks 1\nname = input('who? ')\nname", answers=["me"])
+        assert cell.prompts == ["rank 1 who? "]
+        assert "'me'" in cell.stdout
+        kernel.run("session.close()")
+
+
+def test_widgets_stay_alive_after_their_cell(tmp_path):
+    with Kernel(tmp_path, allow_stdin=True) as kernel:
+        kernel.run(SETUP)
+        cell = kernel.run("%%ranks 0\nimport ipywidgets\nslider = ipywidgets.IntSlider(3)\nslider")
+        (shown,) = cell.displays
+        model = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
+        opened = [content["comm_id"] for content in cell.contents("comm_open")]
+        assert model in opened
+        kernel.run("session.close()")
+
+
+@pytest.mark.parametrize("view", ["plain", "silent"])
+def test_views(kernel, view):
+    kernel.run(
+        f"%load_ext nbstate\nfrom nbstate import Session\nsession = Session(2, view={view!r})"
+    )
+    cell = kernel.run("%%ranks\nprint('x')")
+    assert cell.stdout == ("[0-1] x\n" if view == "plain" else "")
+    kernel.run("session.close()")

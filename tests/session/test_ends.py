@@ -1,0 +1,119 @@
+"""Interrupts keep the session; a dead rank is named and the others stay."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pressed(kernel, code):
+    """Run a cell whose ranks say 'up', press the stop button when they have."""
+    cell = kernel.start(code)
+    kernel.read_until(lambda: "up" in cell.stdout)
+    kernel.interrupt()
+    return kernel.wait(cell)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "time.sleep(600)",
+        "while True: pass",
+        "dist.all_reduce(torch.ones(1)) if rank == 0 else time.sleep(600)",
+        "dist.recv(torch.ones(1), 1 - rank)",
+        "PartialState().wait_for_everyone() if rank == 0 else time.sleep(600)",
+    ],
+)
+def test_an_interrupt_keeps_ranks_and_variables(two, work):
+    two.run("%%ranks --quiet\nstate = PartialState()\nkept = rank + 100\ndist.barrier()")
+    pids = two.eval("[rank.pid for rank in session.ranks]")
+    cell = pressed(two, f"%%ranks\nprint('up')\n{work}")
+    assert "interrupted; the ranks keep their variables" in cell.error.evalue
+    cell = two.run("%%ranks\nt = torch.ones(1)\ndist.all_reduce(t)\nt.item(), kept")
+    assert cell.stdout == "[0] (2.0, 100)\n[1] (2.0, 101)\n"
+    assert two.eval("[rank.pid for rank in session.ranks]") == pids
+
+
+def test_a_rank_that_waits_for_one_that_failed_is_freed(two):
+    two.run("%%ranks --quiet\nstate = PartialState()")
+    cell = two.run("%%ranks\nif rank == 1: raise ValueError('x')\ndist.barrier()")
+    assert cell.error.evalue.startswith("rank 1 of 2: ValueError: x")
+    assert "rank 0: lost its peer in barrier (Cell In[" in cell.error.evalue
+    assert (
+        two.run("%%ranks\nt = torch.ones(1)\ndist.all_reduce(t)\nt.item()").stdout == "[0-1] 2.0\n"
+    )
+
+
+def test_a_group_that_is_in_step_is_left_alone(two):
+    cell = two.run("""
+        session.cell("state = PartialState(); dist.barrier(); group = dist.group.WORLD")
+        try:
+            session.cell("1 / 0")
+        except RankError:
+            pass
+        session["dist.group.WORLD is group"]
+    """)
+    assert cell.result == "RankResults([True, True])"
+
+
+def test_a_swallowed_interrupt_is_no_error(two):
+    cell = pressed(
+        two,
+        """%%ranks
+try:
+    print('up')
+    time.sleep(600)
+except KeyboardInterrupt:
+    print('ok')""",
+    )
+    assert cell.error is None
+    assert cell.stdout == "[0-1] up\n[0-1] ok\n"
+
+
+def test_a_second_press_ends_only_the_stuck_and_says_whose_state_is_lost(kernel):
+    kernel.run("%load_ext nbstate\nimport nbstate, signal, time\nsession = nbstate.Session(2)")
+    cell = kernel.start("""%%ranks
+kept = 7
+if rank:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+print('up')
+try:
+    time.sleep(600)
+finally:
+    open('interrupted', 'w').close()""")
+    kernel.read_until(lambda: "up" in cell.stdout)
+    kernel.interrupt()
+    interrupted = kernel.cwd / "interrupted"
+    kernel.read_until(interrupted.exists)
+    kernel.interrupt()
+    kernel.wait(cell)
+    assert "the state of rank 1 is lost: session.refork() heals" in cell.error.evalue
+    assert kernel.run("%%ranks 0\nkept").stdout == "[0] 7\n"
+    assert kernel.run("session.refork(); session.run(lambda: rank)").result == "RankResults([0, 1])"
+    kernel.run("session.close()")
+
+
+def test_a_dead_rank_is_named_with_its_last_words_and_the_others_stay(kernel):
+    kernel.run("%load_ext nbstate\nimport nbstate, os\nsession = nbstate.Session(2)")
+    kernel.run("%%ranks\nkept = rank")
+    cell = kernel.run(
+        "%%ranks\nif rank == 1:\n    print('goodbye')\n    os.kill(os.getpid(), 9)\n'fine'"
+    )
+    assert cell.error.evalue.startswith("rank 1 of 2: killed by SIGKILL")
+    assert "its last words:\n  goodbye" in cell.error.evalue
+    assert "rank 0: done" in cell.error.evalue
+    cell = kernel.run("%%ranks\n1")
+    assert "rank 1: killed by SIGKILL. session.refork() starts fresh ranks" in cell.error.evalue
+    assert kernel.run("session").result == "<session: idle, 2 CPU processes, rank 1 gone>"
+    assert "killed by SIGKILL" in kernel.run("%ranks --status").result
+    assert kernel.run("%%ranks 0\nkept").stdout == "[0] 0\n"
+    assert kernel.run("session.refork(); session.run(lambda: rank)").result == "RankResults([0, 1])"
+    kernel.run("session.close()")
+
+
+def test_ranks_go_with_their_kernel(kernel):
+    kernel.run("import nbstate\nsession = nbstate.Session(2)")
+    family = kernel.children()
+    kernel.kill()
+    import psutil
+
+    assert psutil.wait_procs(family, timeout=5)[1] == []

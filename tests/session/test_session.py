@@ -1,0 +1,187 @@
+"""Ranks that stay: what they know, what they are given, what they give back."""
+
+from __future__ import annotations
+
+import pytest
+
+from nbstate.selection import select
+from tests.session.conftest import SETUP
+
+
+def test_ranks_know_what_the_kernel_knew_and_which_rank_they_are(two):
+    cell = two.run("session.run(lambda: (rank, world_size, known_at_fork))")
+    assert cell.result == "RankResults([(0, 2, 5), (1, 2, 5)])"
+
+
+def test_variables_stay_between_cells(two):
+    two.run("session.cell('kept = rank * 10', collect=False)")
+    assert two.run("session['kept'], session.pull('kept + 1', ranks=1)").result == (
+        "(RankResults([0, 10]), RankResults([11]))"
+    )
+
+
+def test_functions_of_later_cells_travel_with_what_they_call_and_use_the_ranks_variables(two):
+    two.run("session.push(factor=3)")
+    cell = two.run("""
+        def helper(x): return x * factor
+        class Net:
+            def forward(self, x): return helper(x) + rank
+        def train(x, *, more=0): return Net().forward(x) + more
+        session.run(train, 2, more=100)
+    """)
+    assert cell.result == "RankResults([106, 107])"
+    cell = two.run("""
+        def helper(x): return -x
+        [type(net) is Net for net in session.run(lambda: Net())], list(session.run(train, 2))
+    """)
+    assert cell.result == "([True, True], [-2, -1])", "a changed function travels at the next call"
+
+
+def test_a_name_that_only_the_kernel_has_is_explained(two):
+    cell = two.run("""
+        only_here = 1
+        session.run(lambda: only_here)
+    """)
+    assert cell.error.evalue.startswith("ranks 0-1 of 2: NameError: name 'only_here'")
+    assert "session.push(only_here=...)" in cell.error.evalue
+    assert "Cell In[" in cell.error.evalue
+
+
+def test_big_values_are_pushed_and_pulled_whole(two):
+    cell = two.run("""
+        big = torch.randn(300, 1000)
+        session["big"] = big
+        session.push(small=[1, (2, {"x": torch.ones(2)})])
+        first = all(torch.equal(big, theirs) for theirs in session["big"])
+        session.cell("big[0, 0] = rank + 1000")
+        first, session["big[0, 0].item()"], session["small[1][1]['x'].sum().item()"]
+    """)
+    assert cell.result == "(True, RankResults([1000.0, 1001.0]), RankResults([2.0, 2.0]))"
+
+
+def test_a_value_that_cannot_travel_is_named(two):
+    cell = two.run("session.push(lock={'inner': threading.Lock()})")
+    assert "lock['inner'] cannot travel" in cell.error.evalue
+    cell = two.run("session.cell('hidden = [__import__(\"threading\").Lock()]'); session['hidden']")
+    assert "result[0] cannot travel" in cell.error.evalue
+
+
+def test_scatter_and_gather(two):
+    cell = two.run("""
+        session.scatter("part", torch.arange(5))
+        session.cell("part = part * 10")
+        session["len(part)"], session.gather("part").tolist()
+    """)
+    assert cell.result == "(RankResults([3, 2]), [0, 10, 20, 30, 40])"
+
+
+def test_sync_gives_one_ranks_value_to_all_and_modules_keep_their_identity(two):
+    cell = two.run("""
+        session.cell('''
+        class Mine:
+            def __init__(self): self.of = rank
+        thing = Mine()
+        model = before = torch.nn.Linear(2, 2)
+        with torch.no_grad(): model.weight.fill_(rank)
+        ''', collect=False)
+        session.sync("thing", root=1)
+        session.sync("model", root=-1)
+        session["thing.of, type(thing) is Mine, model is before, model.weight.mean().item()"]
+    """)
+    assert cell.result == "RankResults([(1, True, True, 1.0), (1, True, True, 1.0)])"
+
+
+def test_states_and_groups_stay(two):
+    cell = two.run("""
+        session.cell("state = PartialState(); t = torch.ones(1) + rank; dist.all_reduce(t)")
+        session["t.item(), state.num_processes, dist.get_world_size()"]
+    """)
+    assert cell.result == "RankResults([(3.0, 2, 2), (3.0, 2, 2)])"
+
+
+def test_refork_starts_from_the_kernel_as_it_is_now(kernel):
+    kernel.run(SETUP)
+    cell = kernel.run("""
+        before = [rank.pid for rank in session.ranks]
+        session.cell("gone = 1", collect=False)
+        new_here = "new"
+        session.refork()
+        pids = [rank.pid for rank in session.ranks]
+        not set(before) & set(pids), session["new_here, 'gone' in globals()"]
+    """)
+    assert cell.result == "(True, RankResults([('new', False), ('new', False)]))"
+    kernel.run("session.close()")
+
+
+def test_a_session_closes_and_says_so(kernel):
+    cell = kernel.run("""
+        from nbstate import Session
+        with Session(2) as session:
+            pids = [rank.pid for rank in session.ranks]
+        import psutil
+        print(session, any(psutil.pid_exists(pid) for pid in pids))
+        session.run(print)
+    """)
+    assert cell.stdout == "<session: closed, 2 CPU processes> False\n"
+    assert cell.error.evalue == "this session is closed: make a new one with Session(...)"
+
+
+def test_it_works_without_a_notebook(tmp_path):
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    script.write_text("""
+import nbstate
+x = 3
+def shifted(y): return x + y + rank
+if __name__ == "__main__":
+    with nbstate.Session(2) as session:
+        print(list(session.run(shifted, 1)))
+        session.cell("print('said'); rank + 0")
+""")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["[4, 5]", "[0-1] said", "[0] 0", "[1] 1"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("Session(0)", "num_processes=0: expected a whole number of at least 1"),
+        ("Session(2, timeout=3)", "timeout=3: a session has no such option"),
+        ("Session(2, veiw='plain')", "did you mean 'view'"),
+        ("session.run(3)", "function=3: expected a function"),
+        ("session.run(print, ranks=2)", "rank 2 of 2: there are ranks 0 to 1"),
+        ("session.sync('x', root=5)", "rank 5 of 2"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_happens(two, call, told):
+    assert told in two.run(call).error.evalue
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ranks"),
+    [
+        ("all", [0, 1, 2, 3]),
+        ("", [0, 1, 2, 3]),
+        ("0", [0]),
+        ("0,2", [0, 2]),
+        ("1:", [1, 2, 3]),
+        ("-1", [3]),
+        ("main", [0]),
+        ("last", [3]),
+        ("::2", [0, 2]),
+        (2, [2]),
+        ([3, 1], [3, 1]),
+    ],
+)
+def test_selections(chosen, ranks):
+    assert select(chosen, 4) == ranks
+
+
+@pytest.mark.parametrize("chosen", ["4", "x", "1:2:3:4", "7:", []])
+def test_selections_that_name_no_rank(chosen):
+    with pytest.raises(ValueError, match="rank"):
+        select(chosen, 4)

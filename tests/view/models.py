@@ -39,13 +39,13 @@ class Models:
         return [key for key, state in self.states.items() if state.get("_model_name") == name]
 
     def board(self) -> str:
-        """Return the id of the one board."""
-        (found,) = [key for key, state in self.states.items() if "ranks" in state]
-        return found
+        """Return the id of the first board."""
+        return next(key for key, state in self.states.items() if "ranks" in state)
 
     def changes(self) -> list[list[Any]]:
         """Return what the board was told of the ranks, in order."""
-        added = [m for m in self.custom.get(self.board(), []) if m["op"] == "add"]
+        said = self.custom.get(self.board(), [])
+        added = sorted((m for m in said if m["op"] == "add"), key=lambda m: m["n"])
         assert [m["n"] for m in added] == list(range(1, len(added) + 1))
         return [change for message in added for change in message["c"]]
 

@@ -22,6 +22,14 @@ BUSY = 0.05
 """Share of a core above which a rank counts as at work: looking at a clock now and then is less."""
 
 
+CLOCK = 0.02
+"""Seconds below which CPU time says nothing: the system counts it in ticks."""
+
+
+def _is_work(used: float, elapsed: float) -> bool:
+    return used > max(BUSY * elapsed, CLOCK)
+
+
 class Watch:
     """Looks at the ranks of one run now and then. Used from the job's loop.
 
@@ -59,7 +67,7 @@ class Watch:
         for line in self._at_work():
             used = line.measure()
             in_collective = line.pulse is not None and line.pulse.collective is not None
-            if used > BUSY * (now - self._looked) and not in_collective:
+            if _is_work(used, now - self._looked) and not in_collective:
                 self.moved()
         self._looked = now
         if self._limit is not None and self._job.loop.reason is None and self._at_work():
@@ -77,7 +85,7 @@ class Watch:
         elif silent >= limit / 2 and self._family_cpu is None:
             self._family_cpu = self._used_by_families()
         elif silent >= limit and not self._told_of_silence:
-            if self._used_by_families() - (self._family_cpu or 0) > BUSY * silent / 2:
+            if _is_work(self._used_by_families() - (self._family_cpu or 0), silent / 2):
                 self.moved()  # a worker of a rank is at work
             else:
                 self._told_of_silence = True

@@ -38,8 +38,8 @@ def _beat(channel: Channel, never: threading.Event) -> None:
     while not never.wait(EVERY):
         now = _position()
         if now != before:
+            channel.send(_look(moved=before is not None))  # the first look has none before it
             before = now
-            channel.send(_look(moved=True))
 
 
 def _look(*, moved: bool) -> Pulse:

@@ -147,10 +147,10 @@ def test_nothing_is_told_without_a_limit_and_a_report_comes_once_per_stall(kerne
         def train():
             for turn in ("first", "second"):
                 print(turn)
-                while not os.path.exists(turn):
-                    time.sleep(0.05)
+                open(turn).close()      # waits until somebody opens its other end
+        os.mkfifo("first"), os.mkfifo("second")
         job = launch(train, num_processes=2, stall_after=0.5, view="silent")
-        quiet = launch(train, num_processes=2, stall_after=None, view="silent")
+        quiet = launch(time.sleep, 1, num_processes=2, stall_after=None, view="silent")
         once = []
         for turn in ("first", "second"):
             before = len(job.notes)

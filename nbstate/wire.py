@@ -8,6 +8,7 @@ and child programs are heard too; `mark` ties a drawing to its place in that tex
                        Returned, Failed
     kernel -> rank:    Look, Verdict, CommMessage, Answer, Leave
 
+`nbstate.log` adds Logged; an inspector asks with Inspect and is told with Inspected.
 Ranks of a session also hear Task, Cut and End, and answer a Task with a TaskDone.
 """
 
@@ -165,6 +166,25 @@ class Returned:
     shared: int = 0
     weights: tuple[bytes, ...] = ()
     lingering: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What `nbstate.log` was given since the last such message: `(step, values)` in order."""
+
+    entries: tuple[tuple[int, dict[str, float]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """Tell of your states; answered with an `Inspected`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The facts of each state that there is, as text, by the state's name."""
+
+    states: dict[str, dict[str, str]]
 
 
 READY = 0

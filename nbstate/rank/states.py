@@ -1,0 +1,36 @@
+"""The states of a rank as text, told when an inspector asks. Asking makes no state."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nbstate.wire import Inspect, Inspected
+
+if TYPE_CHECKING:
+    from nbstate.rank.channel import Channel
+
+NAMES = ("PartialState", "AcceleratorState", "GradientState")
+
+
+def install(channel: Channel) -> None:
+    """Answer inspectors."""
+    channel.handlers[Inspect] = lambda _: channel.send(Inspected(snapshot()))
+
+
+def snapshot() -> dict[str, dict[str, str]]:
+    """Return the facts of each state that there is; Accelerate's where a rank uses that one."""
+    ours: Any = sys.modules.get("nbstate.state")
+    theirs: Any = sys.modules.get("accelerate.state")
+    found = {}
+    for name in NAMES:
+        if ours is not None and getattr(ours, name).is_initialized():
+            found[name] = {label: str(value) for label, value in getattr(ours, name)()._lines()}
+        elif theirs is not None and getattr(theirs, name)._shared_state:
+            shared = getattr(theirs, name)._shared_state
+            found[f"{name} (Accelerate)"] = {
+                key.strip("_").replace("_", " "): str(value)
+                for key, value in shared.items()
+                if value is not None and isinstance(value, (str, int, float, bool))
+            }
+    return found

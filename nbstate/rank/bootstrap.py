@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.rank import capture, compiler, failure, front, parent, pulse, trace
+from nbstate.rank import capture, compiler, failure, front, parent, pulse, states, trace
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
@@ -170,6 +170,7 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
     fresh = setup.surroundings is not None and setup.surroundings.notebook
     front.install(channel, setup.stdout, make_shell=fresh)
     pulse.start(channel)
+    states.install(channel)
     if setup.trace:
         trace.install(channel)
     channel.listen()

@@ -59,7 +59,9 @@ def _made_shell() -> Any:
 
 
 def finish() -> None:
-    """The function is over: show the figures that it left open."""
+    """The function is over: send its last metrics, show the figures that it left open."""
+    if "nbstate.metrics" in sys.modules:
+        sys.modules["nbstate.metrics"].flush()
     if "nbstate.rank.display" not in sys.modules:
         return
     try:

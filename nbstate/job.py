@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from nbstate import report, whereabouts
 from nbstate.loop import Loop
+from nbstate.metrics import Metrics
 from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
 from nbstate.start.nodes import OneNode
@@ -101,6 +102,8 @@ class Job:
         self.page: Any = None  # what its view leaves of it
         self.handlers: dict[type, Callable[[Rank, Any], None]] = {}
         self.on_failure: Callable[[Rank], None] | None = None
+        self.metrics = Metrics()
+        self.handlers[Logged] = self.metrics.take
         self._closing_notes: list[str] = []
         self._views: list[weakref.ref[Shown]] = []
         self._listeners: set[threading.Event] = set()

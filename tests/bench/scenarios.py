@@ -176,21 +176,19 @@ def idle(rounds: int, seconds: float = 5) -> Iterator[Row]:
 def session(rounds: int) -> Iterator[Row]:
     """Use ranks that stay: an empty call, and fresh forks of the kernel."""
     with bench_kernel() as kernel:
-        run(
-            kernel,
-            "import ipyparallel, nbstate, torch\n"
-            "ballast = torch.ones(50_000_000)\n"
-            "cluster = ipyparallel.Cluster(n=2)\n"
-            "engines = cluster.start_and_connect_sync()[:]\n"
-            "session = nbstate.Session(2)",
-        )
-        contenders = {
-            "nbstate": "session.cell('pass')",
-            "ipyparallel": "engines.apply_sync(work.nothing)",
-        }
-        times = medians(kernel, contenders, 10 * rounds)
+        run(kernel, "import ipyparallel, nbstate, torch\nballast = torch.ones(50_000_000)")
+        run(kernel, "cluster = ipyparallel.Cluster(n=2)")
+        run(kernel, "engines = cluster.start_and_connect_sync()[:]")
+        try:  # its processes outlive a kernel that fails
+            run(kernel, "session = nbstate.Session(2)")
+            contenders = {
+                "nbstate": "session.cell('pass')",
+                "ipyparallel": "engines.apply_sync(work.nothing)",
+            }
+            times = medians(kernel, contenders, 10 * rounds)
+        finally:
+            run(kernel, "cluster.stop_cluster_sync()")
         yield ratio("an empty cell on 2 ranks that stay", times, "nbstate", "ipyparallel", 0.5)
-        run(kernel, "cluster.stop_cluster_sync()")
         contenders = {"nbstate": "session.refork()", "floor": "by_hand(work.nothing, 2)"}
         times = medians(kernel, contenders, rounds)
         yield ratio("2 ranks forked anew, 200 MB kernel", times, "nbstate", "floor", 1.5)

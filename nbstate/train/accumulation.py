@@ -114,4 +114,5 @@ class Accumulation:
         if calls.batch != batch:
             calls.batch, calls.for_each_batch, calls.now = batch, calls.now, 0
         calls.now += 1
-        return self.state.end_of_dataloader and calls.now >= calls.for_each_batch
+        ends = bool(getattr(loader, "end_of_dataloader", False))
+        return ends and calls.now >= calls.for_each_batch

@@ -73,12 +73,14 @@ class Loop(Core):
         ...         scheduler.step()
         ...         optimizer.zero_grad()
         """
-        with ExitStack() as stack:
-            stack.enter_context(self._accumulation.block())
-            quiet = not (self.gradient_state.sync_gradients or self.gradient_state.sync_each_batch)
-            for model in (models or self._models) if quiet else ():
-                stack.enter_context(parallel.no_sync(model))
-            yield
+        with self._accumulation.block():
+            if self.gradient_state.sync_gradients or self.gradient_state.sync_each_batch:
+                yield
+            else:
+                with ExitStack() as stack:
+                    for model in models or self._models:
+                        stack.enter_context(parallel.no_sync(model))
+                    yield
         if self._accumulation.dropped:
             for optimizer in self._optimizers:
                 optimizer.optimizer.zero_grad()

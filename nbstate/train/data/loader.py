@@ -77,8 +77,8 @@ class PreparedLoader:
         # torchdata's state of the inner dataloader, by how many batches were used up at that point.
         self._snapshots: dict[int, Any] = {}
         self._resume_from: Any = None
-        streamed = isinstance(original.dataset, IterableDataset)
-        self.stateful = setup.config.use_stateful_dataloader and streamed
+        wanted = setup.config.use_stateful_dataloader or hasattr(original, "load_state_dict")
+        self.stateful = wanted and isinstance(original.dataset, IterableDataset)
 
     def __getattr__(self, name: str) -> Any:
         if name == "original":  # not there yet, while this is unpickled

@@ -19,6 +19,7 @@ from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
 from nbstate.start.nodes import OneNode
 from nbstate.start.place import MARK
+from nbstate.wire import Logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping

@@ -209,13 +209,10 @@ def test_equal_headless_runs_read_equally(headless: Kernel) -> None:
     assert len({page(run) for run in runs}) == 1
 
 
-def test_a_fresh_rank_draws_and_moves_bars_too(watched: Kernel) -> None:
+def test_a_fresh_rank_draws_too(watched: Kernel) -> None:
     cell = watched.run("""
         def train():
             import matplotlib.pyplot as plt
-            from tqdm.auto import tqdm
-            for _ in tqdm(range(10)):
-                pass
             print("text")
             display(HTML("<b>table</b>"))
             plt.plot([1, 2])
@@ -223,6 +220,18 @@ def test_a_fresh_rank_draws_and_moves_bars_too(watched: Kernel) -> None:
     """)
     html = page(cell)
     assert html.count("<b>table</b>") == html.count("data:image/png") == 2
+
+
+def test_a_fresh_rank_moves_bars_too(watched: Kernel) -> None:
+    pytest.importorskip("comm", reason="before it, a widget needed a kernel in its own process")
+    cell = watched.run("""
+        def train():
+            from tqdm.auto import tqdm
+            for _ in tqdm(range(10)):
+                pass
+        notebook_launcher(train, num_processes=2, start_method="spawn");
+    """)
+    html = page(cell)
     assert html.count("100%|██████████| 10/10 [") == 2
     models = Models(cell)
     assert len(models.named("FloatProgressModel")) == 2

@@ -26,12 +26,7 @@ class Table:
         self._marked = set(marked)
 
     def __repr__(self) -> str:
-        columns = list(zip(self._heading, *self._rows, strict=True))
-        widths = [max(map(len, column)) for column in columns]
-        return "\n".join(
-            "  ".join(item.ljust(width) for item, width in zip(row, widths, strict=True)).rstrip()
-            for row in (self._heading, *self._rows)
-        )
+        return aligned([self._heading, *self._rows])
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th style='text-align:left'>{html.escape(t)}</th>" for t in self._heading)
@@ -44,3 +39,12 @@ class Table:
             f"<tr{bold if i in self._marked else ''}>{row}</tr>" for i, row in enumerate(rows)
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{shown}</tbody></table>"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as text in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(item.ljust(width) for item, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,86 @@
+"""The inspector: what ranks are doing, their states and their numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+import nbstate
+
+
+def test_it_shows_a_session_as_text(two):
+    two.run("%%ranks --quiet\nstate = PartialState()\nnbstate.log(loss=1.0 / (rank + 1), step=7)")
+    text = two.run("print(nbstate.inspect(session))").stdout
+    rows = [line.split() for line in text.splitlines()]
+    assert rows[0] == ["rank", "pid", "doing", "step", "loss", "memory", "CPU"]
+    assert rows[1][2:5] == ["idle", "7", "1"]
+    assert rows[2][2:5] == ["idle", "7", "0.5"]
+    assert "PartialState: Num processes" in text
+    assert "PartialState: Device" in text
+
+
+def test_states_that_differ_are_marked(two):
+    two.run("""%%ranks --quiet
+from nbstate import GradientState
+GradientState().sync_gradients = rank == 0""")
+    text = two.run("print(nbstate.inspect(session))").stdout
+    (line,) = (line for line in text.splitlines() if "Sync gradients" in line)
+    assert line.split()[-3:] == ["True", "False", "differs"]
+    (line,) = (line for line in text.splitlines() if "Num processes" in line)
+    assert line.split()[-2:] == ["2", "2"]
+
+
+def test_it_is_live_and_stays_when_the_ranks_are_gone(kernel):
+    kernel.run("import nbstate, os, time")
+    cell = kernel.run("""
+        def train():
+            for step in range(3):
+                nbstate.log(step=step, loss=0.5 ** step)
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+        job = nbstate.launch(train, num_processes=2, view="silent")
+        nbstate.inspect(job)
+    """)
+    (shown,) = cell.displays
+    kernel.read_until(lambda: "0.25" in shown["text/plain"] and "time.sleep" in shown["text/plain"])
+    assert "image/svg+xml" in shown["text/html"]
+    kernel.run("open('go', 'w').close(); job.wait()")
+    kernel.read_until(lambda: shown["text/plain"].count("done") == 2)
+    assert "0.25" in shown["text/plain"]
+
+
+def test_accelerates_own_states_are_shown_where_a_rank_uses_them(kernel):
+    cell = kernel.run("""
+        import nbstate
+        with nbstate.Session(2) as session:
+            session.cell("import accelerate; there = accelerate.PartialState(cpu=True)",
+                         collect=False)
+            print(nbstate.inspect(session))
+    """)
+    assert "PartialState (Accelerate): backend" in cell.stdout, cell.error
+
+
+def test_it_says_what_it_takes():
+    with pytest.raises(TypeError, match=r"inspect\(3\): expected a job or a session"):
+        nbstate.inspect(3)  # type: ignore[arg-type]
+
+
+def test_logging_outside_ranks_is_harmless():
+    nbstate.log(loss=1)
+
+
+def test_assert_same_names_the_first_difference(two):
+    cell = two.run("""%%ranks
+from nbstate import assert_same
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+assert_same(model)
+if rank:
+    with torch.no_grad():
+        model[1].bias[0] += 0.5
+assert_same(model)""")
+    assert cell.error.evalue.startswith("ranks 0-1 of 2: AssertionError: 1.bias differs between")
+    assert "between rank 0 and rank 1: by 0.5 at most, in 50 % of its elements" in cell.error.evalue
+    cell = two.run("%%ranks\nassert_same({'lr': 0.1 * (rank + 1)}, 'options')")
+    assert "options['lr'] differs between rank 0 and rank 1: 0.1 and 0.2" in cell.error.evalue
+    cell = two.run("%%ranks\nassert_same([torch.ones(2 + rank)])")
+    assert "[0] differs between rank 0 and rank 1: float32[2] and float32[3]" in cell.error.evalue

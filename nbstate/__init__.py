@@ -40,6 +40,7 @@ _HOMES = {
     "TorchDynamoPlugin": "nbstate.plugins",
     "TorchTensorParallelPlugin": "nbstate.plugins",
     "Tracker": "nbstate.train",
+    "assert_same": "nbstate.compare",
     "broadcast": "nbstate.operations",
     "broadcast_object_list": "nbstate.operations",
     "captured": "nbstate.baggage",
@@ -50,10 +51,12 @@ _HOMES = {
     "gather_in_order": "nbstate.operations",
     "gather_object": "nbstate.operations",
     "get_logger": "nbstate.state",
+    "inspect": "nbstate.view.inspector",
     "is_main_process": "nbstate.state",
     "jobs": "nbstate.job",
     "last_run": "nbstate.view",
     "launch": "nbstate.launcher",
+    "log": "nbstate.metrics",
     "notebook_launcher": "nbstate.launcher",
     "pad_across_processes": "nbstate.operations",
     "reduce": "nbstate.operations",
@@ -67,6 +70,7 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, not two
 if TYPE_CHECKING:
     from nbstate.baggage import captured as captured
     from nbstate.checkup import doctor as doctor
+    from nbstate.compare import assert_same as assert_same
     from nbstate.errors import JobStoppedError as JobStoppedError
     from nbstate.errors import RankError as RankError
     from nbstate.errors import RankFailure as RankFailure
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
     from nbstate.launcher import debug_launcher as debug_launcher
     from nbstate.launcher import launch as launch
     from nbstate.launcher import notebook_launcher as notebook_launcher
+    from nbstate.metrics import log as log
     from nbstate.operations import DistributedOperationException as DistributedOperationException
     from nbstate.operations import broadcast as broadcast
     from nbstate.operations import broadcast_object_list as broadcast_object_list
@@ -113,6 +118,7 @@ if TYPE_CHECKING:
     from nbstate.train import set_seed as set_seed
     from nbstate.train import skip_first_batches as skip_first_batches
     from nbstate.view import last_run as last_run
+    from nbstate.view.inspector import inspect as inspect
 
 
 def __getattr__(name: str) -> Any:

@@ -363,10 +363,13 @@ class Job:
 
     def take_places(self) -> None:
         """The next attempt begins: the ranks are as they were before the first one."""
+        before = self.nodes.offset, self.world_size
         self.nodes.begin()
         self.world_size = self.nodes.world_size
         for local, rank in enumerate(self.ranks):
             rank.begin_again(self.nodes.offset + local)
+        if (self.nodes.offset, self.world_size) != before:
+            self.note(f"rank {self.ranks[0].index} of {self.world_size} is now the first one here")
 
     def ranks_ended(self) -> None:
         """Every rank here is gone."""

@@ -98,7 +98,8 @@ class LaunchOptions:
     devices
         Which accelerators to use, by index, one per rank.
     write_back
-        Modules of the kernel that receive rank 0's final weights.
+        Modules of the kernel that receive rank 0's final weights; with several nodes, those of the
+        first rank here.
     """
 
     mixed_precision: str = "no"

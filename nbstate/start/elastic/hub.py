@@ -19,12 +19,12 @@ Who may die, and who notices: a node, by its link; this kernel, by every other n
 from __future__ import annotations
 
 import contextlib
-import secrets
 import selectors
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
+from nbstate.start.elastic.guest import Guest
 from nbstate.start.elastic.link import Link
 from nbstate.start.elastic.messages import (
     AllReturned,
@@ -38,8 +38,8 @@ from nbstate.start.elastic.messages import (
     Stop,
     Stopping,
     Welcome,
-    lost_at,
     proof,
+    proves,
 )
 from nbstate.start.rendezvous import Rendezvous
 
@@ -54,42 +54,6 @@ Phase = Literal["meeting", "running", "leaving", "settling"]
 
 SLACK = 10.0
 """Seconds beyond its grace in which a node must have told that its ranks are gone."""
-
-
-class Guest:
-    """A kernel that has connected; it takes part once it has said hello."""
-
-    def __init__(self, link: Link, address: str) -> None:
-        self.link = link
-        self.address = address
-        self.nonce = secrets.token_hex(16)
-        self.hello: Hello | None = None
-        self.begin: Begin | None = None
-        self.returned = False
-        self.ended: Ended | None = None
-        self.values = b""
-
-    @property
-    def name(self) -> str:
-        """What to call it in a sentence."""
-        node = "a node" if self.begin is None else f"node {self.begin.node}"
-        return f"{node} ({self.address})"
-
-    def lost(self) -> list[dict[str, Any]]:
-        """Return the failures of its ranks, which are gone with it."""
-        assert self.begin is not None
-        assert self.hello is not None
-        first = self.begin.offset
-        return [
-            {
-                "rank": rank,
-                "message": lost_at(self.address),
-                "when": time.time_ns(),
-                "node": self.begin.node,
-            }
-            | {"pid": 0, "exitcode": 1, "error_file": ""}
-            for rank in range(first, first + self.hello.local_ranks)
-        ]
 
 
 class Hub:
@@ -116,6 +80,7 @@ class Hub:
         self._late: list[Guest] = []
         self._gone: list[dict[str, Any]] = []
         self._changes: list[str] = []
+        self._changes_came_first = False
         self._stopped: tuple[Guest, str] | None = None
         self._leaver: Guest | None = None
         self._restarts = 0
@@ -225,7 +190,7 @@ class Hub:
         return self._phase == "settling" and not self._terms.elastic
 
     def _refusal(self, guest: Guest, hello: Hello) -> str:
-        if hello.proof != proof(self._terms.run_id, "member", guest.nonce):
+        if not proves(hello.proof, self._terms.run_id, "member", guest.nonce):
             return "rdzv_id is another one there: give all notebooks of a run the same"
         for name, ours in self._terms.shared.items():
             theirs = hello.terms.get(name)
@@ -239,8 +204,7 @@ class Hub:
 
     def _rank_taken(self, hello: Hello) -> str:
         for member in self._members:
-            assert member.hello is not None
-            if member.hello.node_rank == hello.node_rank:
+            if member.said.node_rank == hello.node_rank:
                 taken = f"node_rank={hello.node_rank} is taken by the notebook at {member.address}"
                 return f"{taken}: each of the {self._terms.most} needs its own"
         return ""
@@ -264,19 +228,19 @@ class Hub:
     def _missing(self) -> str:
         if self._terms.elastic:
             return ""
-        here = {m.hello.node_rank for m in self._members if m.hello is not None}
+        here = {m.said.node_rank for m in self._members}
         missing = [str(rank) for rank in range(self._terms.most) if rank not in here]
         return f"; missing: node_rank {', '.join(missing)}"
 
     def _begin(self) -> None:
         if not self._terms.elastic:
-            self._members.sort(key=lambda m: m.hello.node_rank if m.hello is not None else 0)
+            self._members.sort(key=lambda m: m.said.node_rank)
         elif self._host in self._members:  # node 0 is where rank 0's store is
             self._members.sort(key=lambda m: m is not self._host)
         self._deadline = None
         self._phase = "running"
         self.rendezvous = Rendezvous(self.address, None)
-        sizes = [m.hello.local_ranks for m in self._members if m.hello is not None]
+        sizes = [m.said.local_ranks for m in self._members]
         for node, member in enumerate(self._members):
             member.returned, member.ended, member.values = False, None, b""
             member.begin = Begin(
@@ -312,10 +276,11 @@ class Hub:
         if self._phase != "running":
             return
         self._phase = "settling"
+        self._changes_came_first = bool(self._changes)
         for member in self._members:
             if member is not by:
                 member.link.send(Stop())
-        grace = max(m.hello.grace for m in self._members if m.hello is not None)
+        grace = max(m.said.grace for m in self._members)
         self._in(grace + SLACK, self._lose_who_has_not_ended)
 
     def _lose(self, guest: Guest) -> None:
@@ -357,30 +322,44 @@ class Hub:
         ended = [member.ended for member in self._members if member.ended is not None]
         failures = self._gone + [failure for end in ended for failure in end.failures]
         again = self._is_to_go_on(failures)
-        note = "; ".join(self._changes)
+        note = self._note() if self._changes_count else ""
         blob = b"".join(member.values for member in self._members)
         sizes = [len(member.values) for member in self._members]
         for member in self._members:
             goes_on = again and member is not self._leaver
             stopped = self._stopper_for(member)
             member.link.send(Settled(failures, goes_on, note, stopped, sizes), blob)
+        self._over = not again
         if again:
             self._meet_again()
-        else:
-            for guest in self._late:
-                guest.link.send(Refused("the run has ended there: start it again", late=True))
-            self._over = True
+
+    def _rest(self) -> list[Guest]:
+        """Return who takes part in the next attempt."""
+        return [m for m in self._members if m is not self._leaver] + self._late
+
+    def _note(self) -> str:
+        few = len(self._rest()) < self._terms.least
+        waiting = [f"waiting for others at {self._terms.place}"] if few else []
+        return "; ".join(self._changes + waiting)
 
     def _is_to_go_on(self, failures: list[dict[str, Any]]) -> bool:
         if self._phase == "leaving" or self._stopped is not None:
             return False
-        if self._terms.elastic and self._changes:
+        if self._changes_count:
             return True
         failed = any(not failure.get("secondary", False) for failure in failures)
         if not failed or self._gone or not self._restarts_left:
             return False
         self._restarts_left -= 1
         return True
+
+    @property
+    def _changes_count(self) -> bool:
+        """Whether the attempt ended because nodes came or went.
+
+        That a node is gone may be known only after the ranks that it left have failed for it.
+        """
+        return self._terms.elastic and (self._changes_came_first or bool(self._gone))
 
     def _stopper_for(self, member: Guest) -> str:
         if self._stopped is None or self._stopped[0] is member:
@@ -390,7 +369,7 @@ class Hub:
 
     def _meet_again(self) -> None:
         self._restarts += 1
-        self._members = [m for m in self._members if m is not self._leaver] + self._late
+        self._members = self._rest()
         self._late, self._gone, self._changes, self._leaver = [], [], [], None
         self._phase = "meeting"
         self._wait_for_members()

@@ -161,3 +161,8 @@ def lost_at(address: str) -> str:
 def proof(run_id: str, who: str, nonce: str) -> str:
     """Return what only one who knows the run's id can answer to a nonce."""
     return hmac.new(run_id.encode(), f"{who} {nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def proves(told: str, run_id: str, who: str, nonce: str) -> bool:
+    """Tell whether an answer to a nonce is the right one."""
+    return hmac.compare_digest(told.encode(), proof(run_id, who, nonce).encode())

@@ -19,7 +19,7 @@ from nbstate.train.communication import Communication
 from nbstate.train.compiling import compile_model
 from nbstate.train.control import Control
 from nbstate.train.data import PreparedLoader, prepare_data_loader
-from nbstate.train.engines import initialize_deepspeed, initialize_megatron
+from nbstate.train.engines import EngineDriven, initialize_deepspeed, initialize_megatron
 from nbstate.train.handlers import Handlers
 from nbstate.train.loop import Loop
 from nbstate.train.optimizer import AcceleratedOptimizer
@@ -145,6 +145,15 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         self._init_checkpoints(project_dir, project_config)
         self._init_tracking(log_with)
 
+    def __repr__(self) -> str:
+        kinds = ("models", "optimizers", "schedulers", "dataloaders")
+        prepared = ", ".join(f"{len(getattr(self, f'_{kind}'))} {kind}" for kind in kinds)
+        return (
+            f"<Accelerator: process {self.process_index} of {self.num_processes} on {self.device}, "
+            f"precision {self.mixed_precision}, window of {self.gradient_accumulation_steps}; "
+            f"prepared {prepared}>"
+        )
+
     def prepare(self, *args: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
         """Models, optimizers, schedulers and dataloaders, ready for this rank.
 
@@ -240,6 +249,8 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         optimizers = [each for each in args if isinstance(each, torch.optim.Optimizer)]
         schedulers = [each for each in args if isinstance(each, LRScheduler)]
         loaders = [each for each in args if isinstance(each, DataLoader)]
+        if not models and not optimizers:
+            return  # further data, say
         if len(models) != 1 or len(optimizers) > 1 or len(schedulers) > 1:
             raise ValueError(
                 f"DeepSpeed trains one model with one optimizer and scheduler, and was given "
@@ -256,7 +267,7 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         given: list[list[Any]] = [models, optimizers, schedulers]
         for things, prepared in zip(given, made, strict=True):
             for thing in things:
-                self._remember(thing, prepared)
+                self._remember(thing, prepared if things is models else EngineDriven(prepared))
 
 
 def _accumulation_plugin(given: Any, steps: int) -> GradientAccumulationPlugin:

@@ -10,6 +10,7 @@ checkpoint_3/
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,7 +39,7 @@ class Checkpoints(Core):
     def _init_checkpoints(self, project_dir: str | Path | None, config: Any) -> None:
         config = adopt(ProjectConfiguration, config, "project_config") or ProjectConfiguration()
         if project_dir is not None:
-            config.project_dir = project_dir
+            config = dataclasses.replace(config, project_dir=project_dir)
         self.project_configuration = config
         self._registered = []
 

@@ -54,6 +54,31 @@ def initialize_deepspeed(
     return engine, optimizer, scheduler
 
 
+def drive(engine: Any, loss: torch.Tensor, *, ends_window: bool, **kwargs: Any) -> None:
+    """The backward pass and, at the end of a window, the step: DeepSpeed's engine does both."""
+    engine.set_gradient_accumulation_boundary(is_boundary=ends_window)
+    engine.backward(loss, **kwargs)
+    engine.step()
+
+
+class EngineDriven:
+    """An optimizer or scheduler that DeepSpeed's engine steps; the loop's own calls do nothing."""
+
+    def __init__(self, driven: Any) -> None:
+        self.driven = driven
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the engine has stepped in the backward pass."""
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the engine forgets gradients after its step."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "driven":  # not there yet, while this is unpickled
+            raise AttributeError(name)
+        return getattr(self.driven, name)
+
+
 def initialize_megatron(state: AcceleratorState, model: torch.nn.Module) -> Any:
     """Megatron's data parallel model, after its groups of ranks have been set up.
 

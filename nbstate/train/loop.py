@@ -17,6 +17,7 @@ from nbstate.train.clipping import clip_norm
 from nbstate.train.control import release_memory
 from nbstate.train.core import Core
 from nbstate.train.data import skip_first_batches
+from nbstate.train.engines import drive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -110,8 +111,8 @@ class Loop(Core):
         >>> accelerator.backward(loss_function(model(x), y))
         """
         if self.state.distributed_type is DistributedType.DEEPSPEED:
-            self._models[0].backward(loss, **kwargs)  # type: ignore[operator]
-            return  # it counts its windows itself
+            drive(self._models[0], loss, ends_window=self.gradient_state.sync_gradients, **kwargs)
+            return
         if self.gradient_state.num_steps > 1:
             loss = loss / self.gradient_state.num_steps
         if self.scaler is not None:

@@ -246,6 +246,15 @@ def test_decorators_work_before_any_state_exists():
     assert list(debug_launcher(speak)) == ["spoken", None]
 
 
+def test_an_accelerator_tells_what_it_is():
+    accelerator = Accelerator("bf16", gradient_accumulation_steps=4, cpu=True)
+    accelerator.prepare(mlp(), loader())
+    assert repr(accelerator) == (
+        "<Accelerator: process 0 of 1 on cpu, precision bf16, window of 4; "
+        "prepared 1 models, 0 optimizers, 0 schedulers, 1 dataloaders>"
+    )
+
+
 def test_free_memory_forgets_what_was_prepared():
     accelerator = Accelerator()
     model, optimizer = accelerator.prepare(

@@ -220,42 +220,61 @@ def test_sequences_are_not_cut_and_that_is_told():
     assert all(debug_launcher(prepare))
 
 
+class Engine(nn.Module):
+    """Does what DeepSpeed's engine does, as far as a loop can see."""
+
+    def __init__(self, model, optimizer):
+        super().__init__()
+        self.module, self.optimizer, self.ends_window = model, optimizer, False
+
+    def forward(self, inputs):
+        return self.module(inputs)
+
+    def set_gradient_accumulation_boundary(self, is_boundary):
+        self.ends_window = is_boundary
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        if self.ends_window:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
 def test_a_model_is_handed_to_deepspeed_with_its_configuration(monkeypatch):
-    class Engine(nn.Module):
-        def __init__(self, model):
-            super().__init__()
-            self.module = model
-
-        def set_gradient_accumulation_boundary(self, value):
-            pass
-
-        def backward(self, loss):
-            self.seen = loss
-            loss.backward()
-
-    given = {}
+    given, steps = {}, []
 
     def initialize(model, optimizer, lr_scheduler, config):
         given.update(config)
-        return Engine(model), optimizer, None, lr_scheduler
+        optimizer.register_step_post_hook(lambda *_: steps.append(len(seen)))
+        return Engine(model, optimizer), optimizer, None, lr_scheduler
 
     package = types.ModuleType("deepspeed")
     package.initialize = initialize
     monkeypatch.setitem(sys.modules, "deepspeed", package)
     accelerator = Accelerator(
-        deepspeed_plugin=DeepSpeedPlugin(zero_stage=1, gradient_accumulation_steps=3)
+        gradient_accumulation_steps=3,
+        deepspeed_plugin=DeepSpeedPlugin(zero_stage=1, gradient_accumulation_steps=3),
     )
     model = mlp()
-    engine, _, batches = accelerator.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), loader(8, 4)
+    engine, optimizer, batches = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), loader(24, 4)
     )
+    assert accelerator.prepare(loader(4)) is not None
     assert isinstance(engine, Engine)
     assert given["train_micro_batch_size_per_gpu"] == 4
     assert given["train_batch_size"] == 12
     assert given["zero_optimization"]["stage"] == 1
-    loss = engine.module(next(iter(batches))[0]).mean()
-    accelerator.backward(loss)
-    assert engine.seen is loss  # the engine divides by its own window
+    seen = []
+    for batch in batches:
+        with accelerator.accumulate(engine):
+            accelerator.backward(loss_of(engine, batch))
+            optimizer.step()
+            optimizer.zero_grad()
+        seen.append(batch)
+    assert steps == [2, 5]  # the engine steps once at the end of each window of three
+    assert optimizer.param_groups[0]["lr"] == 0.1
 
 
 def test_megatron_without_the_package_says_how_to_install_it():

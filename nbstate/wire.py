@@ -8,7 +8,7 @@ and child programs are heard too; `mark` ties a drawing to its place in that tex
                        Returned, Failed
     kernel -> rank:    Look, Verdict, CommMessage, Answer, Leave
 
-`nbstate.log` adds Logged; an inspector asks with Inspect and is told with Inspected.
+`nbstate.log` adds Logged, `nbstate.trace` Traced; an inspector asks with Inspect and is told with Inspected.
 Ranks of a session also hear Task, Cut and End, and answer a Task with a TaskDone.
 """
 
@@ -173,6 +173,23 @@ class Logged:
     """What `nbstate.log` was given since the last such message: `(step, values)` in order."""
 
     entries: tuple[tuple[int, dict[str, float]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A collective of `size` bytes that `began` and `ended`, by the machine's monotonic clock in ns."""
+
+    what: Collective
+    size: int
+    began: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The collectives that a traced rank has ended since the last such message."""
+
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ def train():
 LAUNCH = "results = notebook_launcher(train, num_processes=2)"
 TEXT = ["[0-1] hello", "[0] loss of rank 0", "[1] loss of rank 1"]
 
+TITLE = "--TerminalInteractiveShell.term_title=False"
+
 DRAWING = """\
 from IPython.display import HTML, display
 def train():
@@ -69,7 +71,7 @@ def test_plain_python(tmp_path: Path) -> None:
 
 def test_ipython_in_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(FUNCTION + LAUNCH)
-    found = run("-m", "IPython", "--colors=NoColor", "script.py", cwd=tmp_path)
+    found = run("-m", "IPython", "--colors=NoColor", TITLE, "script.py", cwd=tmp_path)
     assert found.stdout.splitlines()[:3] == TEXT
 
 
@@ -90,6 +92,7 @@ def test_its_html_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_second_run_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nbval")
     book = executed([FUNCTION, LAUNCH, DRAWING], tmp_path, monkeypatch)
     nbformat.write(book, tmp_path / "a.ipynb")
     found = run("-m", "pytest", "--nbval", "-p", "no:cacheprovider", "a.ipynb", cwd=tmp_path)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.rank import capture, compiler, failure, front, parent, pulse, states, trace
+from nbstate.rank import capture, compiler, failure, front, parent, pulse, states, timing, trace
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
@@ -173,6 +173,7 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
     states.install(channel)
     if setup.trace:
         trace.install(channel)
+        timing.install(channel)
     channel.listen()
     channel.send(Started(os.getpid()))
     outcome, descriptor = _call(setup, by_reference)

@@ -59,9 +59,11 @@ def _made_shell() -> Any:
 
 
 def finish() -> None:
-    """The function is over: send its last metrics, show the figures that it left open."""
+    """The function is over: send what it measured last, show the figures that it left open."""
     if "nbstate.metrics" in sys.modules:
         sys.modules["nbstate.metrics"].flush()
+    if "nbstate.rank.timing" in sys.modules:
+        sys.modules["nbstate.rank.timing"].flush()
     if "nbstate.rank.display" not in sys.modules:
         return
     try:

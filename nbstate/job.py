@@ -19,7 +19,7 @@ from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
 from nbstate.start.nodes import OneNode
 from nbstate.start.place import MARK
-from nbstate.wire import Logged
+from nbstate.wire import Logged, Traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from nbstate.errors import RankError, RankFailure
     from nbstate.options import LaunchOptions
     from nbstate.start import Start
+    from nbstate.view.timeline import Timeline
+    from nbstate.wire import Span
     from nbstate.start.nodes import MeetingPoint, Nodes
 
 JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
@@ -105,6 +107,8 @@ class Job:
         self.on_failure: Callable[[Rank], None] | None = None
         self.metrics = Metrics()
         self.handlers[Logged] = self.metrics.take
+        self._spans: dict[int, list[Span]] = {index: [] for index in range(world_size)}
+        self.handlers[Traced] = lambda rank, told: self._spans[rank.index].extend(told.spans)
         self._closing_notes: list[str] = []
         self._views: list[weakref.ref[Shown]] = []
         self._listeners: set[threading.Event] = set()
@@ -213,6 +217,19 @@ class Job:
         if rank is not None:
             return self.ranks[rank - self.nodes.offset].output.whole()
         return "".join(f"--- rank {r.index}\n{r.output.whole()}" for r in self.ranks)
+
+    def timeline(self) -> Timeline:
+        """Return what the ranks called together and when, for jobs with ``trace=True``.
+
+        As the last line of a cell it shows a picture; its ``table()`` is a pandas frame.
+        """
+        from nbstate.view.timeline import Timeline
+
+        return Timeline(self._spans)
+
+    def export_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline in Chrome's trace format, which https://ui.perfetto.dev opens."""
+        self.timeline().export(path)
 
     def __repr__(self) -> str:
         return f"<job {self.name}: {self.state}, {self.where}>"

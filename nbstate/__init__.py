@@ -61,6 +61,7 @@ _HOMES = {
     "pad_across_processes": "nbstate.operations",
     "reduce": "nbstate.operations",
     "send_to_device": "nbstate.operations",
+    "trace": "nbstate.rank.timing",
     "set_seed": "nbstate.train",
     "skip_first_batches": "nbstate.train",
 }
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from nbstate.plugins import ParallelismConfig as ParallelismConfig
     from nbstate.plugins import TorchDynamoPlugin as TorchDynamoPlugin
     from nbstate.plugins import TorchTensorParallelPlugin as TorchTensorParallelPlugin
+    from nbstate.rank.timing import trace as trace
     from nbstate.results import RankResults as RankResults
     from nbstate.session import Session as Session
     from nbstate.state import AcceleratorState as AcceleratorState

@@ -78,6 +78,7 @@ class Loop:
         self._matcher = Matcher(self._send_verdict)
         self._restarts_left = job.options.max_restarts
         self._leaving = False
+        self._before = processes.pids()
         self.reason: Reason | None = None
         self.memory_kills = memory.kills_for_memory()
 
@@ -196,7 +197,7 @@ class Loop:
                 line.reap()
                 line.drain()
             line.close()
-        processes.kill_marked(self._job.mark)
+        processes.kill_marked(self._job.mark, self._before)
         if self._guard is not None:
             self._guard.dismiss()
         self._inquiry.end()
@@ -282,13 +283,13 @@ class Loop:
         self._job.take_result(line)
         if line.failed is not None:
             self._failed(line)
-            line.send(Leave(tear_down=False))
+            line.send(Leave())
             return
         line.rank.state = "done"
         self._watch.spoke()
         self._matcher.returned(line.rank.index)
         if self.reason is not None:
-            line.send(Leave(tear_down=False))
+            line.send(Leave())
         elif all(other.rank.state == "done" or other.rank.gone for other in self.lines):
             self._job.nodes.returned()
 
@@ -310,7 +311,7 @@ class Loop:
         """Every rank of every node has returned: each may tear its process group down and exit."""
         self._leaving = True
         for line in self.lines:
-            line.send(Leave(tear_down=True))
+            line.send(Leave())
         self._at(self._job.options.grace, self._end_the_lingering)
 
     def _end_the_lingering(self) -> None:
@@ -349,7 +350,7 @@ class Loop:
         self._job.nodes.stopping(reason)
         for line in self.lines:
             if line.rank.state == "done":
-                line.send(Leave(tear_down=False))
+                line.send(Leave())
             elif line.failed is None and line.rank.alive:
                 line.told_to_stop = True
                 line.ask_for_stacks()

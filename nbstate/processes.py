@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -41,13 +42,20 @@ def cpu_of_family(pid: int) -> float:
     return sum(found[1] for found in used if found is not None)
 
 
-def kill_marked(mark: str) -> None:
+def pids() -> frozenset[int]:
+    """Return the numbers of all processes there are."""
+    return frozenset(psutil.pids())
+
+
+def kill_marked(mark: str, before: frozenset[int]) -> None:
     """End every program that was started with `mark`, such as ``NAME=value``, in its environment.
+
+    `before` are processes that were there before any such program, and need no look.
 
     Programs in sessions of their own belong to no process group of a rank and, once the rank is
     dead, are no longer its children either. Only Linux tells of another process's environment.
     """
-    for pid in psutil.pids() if Path("/proc/self/environ").exists() else ():
+    for pid in pids() - before if sys.platform == "linux" else ():
         # Suppressed: it has ended meanwhile, or belongs to somebody else.
         with contextlib.suppress(OSError):
             if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):

@@ -147,9 +147,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Every rank is done: end the process group where one is up, and exit."""
-
-    tear_down: bool
+    """Every rank is done, or the run is over: exit, which also ends the process group."""
 
 
 @dataclass(frozen=True, slots=True)

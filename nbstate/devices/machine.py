@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+@functools.cache
 def _torch_builds() -> frozenset[str]:
     """What torch was built for, and the packages that teach it more."""
     import torch

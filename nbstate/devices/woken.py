@@ -47,6 +47,8 @@ def _loaded(name: str) -> ctypes.CDLL | None:
         maps = Path("/proc/self/maps").read_text()
     except OSError:  # not Linux
         return None
+    if name not in maps:  # as a rule, and then there is no need to read every line
+        return None
     paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines())
     path = next((path for path in paths if Path(path).name.startswith(name)), None)
     # Bound to what is loaded: with RTLD_NOLOAD the loader opens nothing.

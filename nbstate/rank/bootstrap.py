@@ -4,7 +4,7 @@
     set up  streams, signals, environment, fresh states, threads, random state
     work    call the user's function
     report  a Returned or a Failed, then wait until every rank is done
-    leave   tear the process group down, let the rank's own threads and exit hooks finish, exit
+    leave   let the rank's own threads and exit hooks finish, exit; the process group ends with it
 
 A rank never returns from `live`: whatever happens it ends in `os._exit`, so that it cannot run the
 kernel's exit handlers or go on with the notebook's code.
@@ -159,14 +159,8 @@ def seed(chosen: int | tuple[str, int] | None, rank: int) -> None:
 
 
 def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, str]) -> int:
-    leave: threading.Event = threading.Event()
-    orders: list[Leave] = []
-
-    def told_to_leave(order: Leave) -> None:
-        orders.append(order)
-        leave.set()
-
-    channel.handlers[Leave] = told_to_leave
+    leave = threading.Event()
+    channel.handlers[Leave] = lambda _: leave.set()
     fresh = setup.surroundings is not None and setup.surroundings.notebook
     front.install(channel, setup.stdout, make_shell=fresh)
     pulse.start(channel)
@@ -185,7 +179,7 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
         # Peers that wait for this rank in a collective learn of its end by its closed connections.
         return outcome.exit_code or 1
     leave.wait()
-    _leave(tear_down=orders[0].tear_down)
+    _leave()
     return 0
 
 
@@ -237,10 +231,8 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 # -- leave
 
 
-def _leave(*, tear_down: bool) -> None:
-    distributed = sys.modules.get("torch.distributed")
-    if tear_down and distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group()
+def _leave() -> None:
+    # The process group ends with the process, silently: every rank is past its last collective.
     # As the interpreter does at its end: idle threads of executors are told that there is no more.
     for told in reversed(getattr(threading, "_threading_atexits", ())):
         told()

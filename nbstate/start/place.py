@@ -48,7 +48,9 @@ class Place:
     restarts: int
 
 
-def environment(place: Place, options: LaunchOptions, error_file: str) -> dict[str, str]:
+def environment(
+    place: Place, options: LaunchOptions, error_file: str, threads: int | None
+) -> dict[str, str]:
     """Return the variables of one rank, on top of what it inherits from the kernel."""
     found = {
         "RANK": str(place.rank),
@@ -74,7 +76,6 @@ def environment(place: Place, options: LaunchOptions, error_file: str) -> dict[s
         **_interface(place.here),
         **_device_settings(place.local_rank, options),
     }
-    threads = threads_per_rank(place.local_world_size, options)
     if threads is not None:
         found["OMP_NUM_THREADS"] = str(threads)
     return {**found, **options.env}

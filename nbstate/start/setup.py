@@ -36,7 +36,7 @@ def setup_for(job: Job, line: Line, not_ours: Sequence[int]) -> Setup:
         restarts=job.restarts,
     )
     threads = threads_per_rank(len(job.ranks), options)
-    variables = {**environment(place, options, rank.error_file), MARK: job.run_id}
+    variables = {**environment(place, options, rank.error_file, threads), MARK: job.run_id}
     return Setup(
         rank=place.rank,
         local_rank=place.local_rank,

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from nbstate.errors import RankError, RankFailure
     from nbstate.options import LaunchOptions
     from nbstate.start import Start
+    from nbstate.start.nodes import MeetingPoint, Nodes
     from nbstate.view.timeline import Timeline
     from nbstate.wire import Span
-    from nbstate.start.nodes import MeetingPoint, Nodes
 
 JobState = Literal["starting", "running", "stopping", "done", "failed", "stopped"]
 

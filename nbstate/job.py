@@ -107,7 +107,7 @@ class Job:
         self.on_failure: Callable[[Rank], None] | None = None
         self.metrics = Metrics()
         self.handlers[Logged] = self.metrics.take
-        self._spans: dict[int, list[Span]] = {index: [] for index in range(world_size)}
+        self._spans: dict[int, list[Span]] = {rank.index: [] for rank in self.ranks}
         self.handlers[Traced] = lambda rank, told: self._spans[rank.index].extend(told.spans)
         self._closing_notes: list[str] = []
         self._views: list[weakref.ref[Shown]] = []

@@ -146,7 +146,7 @@ def running_shell() -> Any:
 
 
 def _installed(name: str) -> bool:
-    return name in sys.modules or importlib.util.find_spec(name) is not None
+    return importlib.util.find_spec(name) is not None
 
 
 def _client() -> str:

@@ -184,6 +184,10 @@ class Browser:
         self._playwright.stop()
         shutil.rmtree(self._profile, ignore_errors=True)
 
+    def blank(self) -> Any:
+        """Open an empty page."""
+        return self._context.new_page()
+
     def open(self, name: str, server: Server | None = None) -> Page:
         """Open a notebook in a tab of its own and wait until its kernel is ready."""
         server = server or self.server

@@ -231,6 +231,19 @@ def test_silent_shows_nothing(watched: Kernel) -> None:
     assert (cell.stdout, cell.displays) == ("", [])
 
 
+@pytest.mark.parametrize("missing", ["ipywidgets", "anywidget"])
+def test_without_widgets_there_is_text(tmp_path: Path, missing: str) -> None:
+    with Kernel(tmp_path, allow_stdin=True) as kernel:
+        kernel.run(f"import sys; sys.modules['{missing}'] = None")
+        cell = kernel.run("""
+            from nbstate import notebook_launcher
+            notebook_launcher(lambda: print("hello"), num_processes=2)
+        """)
+    assert cell.error is None
+    assert cell.stdout.startswith("[0-1] hello\n")
+    assert cell.contents("comm_open") == []
+
+
 def test_captured_output_goes_to_who_captures(watched: Kernel) -> None:
     cell = watched.run("""
         import contextlib, io

@@ -386,7 +386,9 @@ class Job:
         for local, rank in enumerate(self.ranks):
             rank.begin_again(self.nodes.offset + local)
         if (self.nodes.offset, self.world_size) != before:
-            self.note(f"rank {self.ranks[0].index} of {self.world_size} is now the first one here")
+            first, last = self.ranks[0].index, self.ranks[-1].index
+            which = f"rank {first}" if first == last else f"ranks {first} to {last}"
+            self.note(f"this node now has {which} of {self.world_size}")
 
     def ranks_ended(self) -> None:
         """Every rank here is gone."""

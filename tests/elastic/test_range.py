@@ -71,7 +71,7 @@ def test_the_rest_start_anew_when_a_node_is_killed(both, doomed, launch, tmp_pat
         (attempt + 1, 0, 2),
         (attempt + 1, 1, 2),
     ]
-    assert "(10.77.0.2) is gone\n" in ended[0].stdout
+    assert "(10.77.0.2) is gone\nthis node now has rank 0 of 2\n" in ended[0].stdout
 
 
 def test_a_node_that_is_interrupted_leaves_and_the_rest_go_on(both, launch, tmp_path):

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 Reason = Literal["failure", "stop", "timeout"]
 
+TEXT_EVERY = 0.01
+"""Seconds between two reads of one stream; its pipe holds more than a rank prints in that time."""
+
 TERM_TO_KILL = 1.0
 """Seconds between the second and the last step of ending a rank that does not stop."""
 
@@ -162,8 +165,8 @@ class Loop:
         line.given()
         assert line.death is not None
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
-        self.listen(line.stdout, lambda: self._hear_text(line, "stdout"))
-        self.listen(line.stderr, lambda: self._hear_text(line, "stderr"))
+        self._listen_to_text(line, "stdout")
+        self._listen_to_text(line, "stderr")
         self.listen(line.stacks, lambda: self._hear_stacks(line))
         self.listen(line.death, lambda: self._bury(line))
 
@@ -242,9 +245,16 @@ class Loop:
             self._asked.popleft()()
 
     def _hear_text(self, line: Line, stream: str) -> None:
-        if not line.read_text(stream):
-            self.forget(line.stdout if stream == "stdout" else line.stderr)
+        """Read, and let the next text gather for a moment: a rank writes line by line."""
+        self.forget(line.stdout if stream == "stdout" else line.stderr)
+        if line.read_text(stream):
+            self._at(TEXT_EVERY, lambda: self._listen_to_text(line, stream))
         self._watch.spoke()
+
+    def _listen_to_text(self, line: Line, stream: str) -> None:
+        if line.rank.alive:
+            descriptor = line.stdout if stream == "stdout" else line.stderr
+            self.listen(descriptor, lambda: self._hear_text(line, stream))
 
     def _hear_messages(self, line: Line) -> None:
         heard = False

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from nbstate.ranks import Rank
     from nbstate.results import RankResults
     from nbstate.selection import Selection
+    from nbstate.view.timeline import Timeline
 
-_NOT_FOR_SESSIONS = ("wait", "isolate", "write_back", "max_restarts", "timeout", "cluster")
+_NOT_FOR_SESSIONS = (
+    *("wait", "isolate", "write_back", "max_restarts", "timeout", "cluster"),
+    *("num_nodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id"),
+)
 
 _open: list[Session] = []
 
@@ -42,7 +46,7 @@ class Session:
         How many ranks. None: one per accelerator, or one.
     **options
         Fields of `LaunchOptions`, but for those of a run that ends (``wait``, ``isolate``,
-        ``write_back``, ``max_restarts``, ``timeout``, ``cluster``).
+        ``write_back``, ``max_restarts``, ``timeout``) and of several machines.
 
     Attributes
     ----------
@@ -210,6 +214,13 @@ class Session:
         others = [rank for rank in range(self.world_size) if rank != source]
         if others:
             self._do(others, (cells.unpack, (name, payload, raw), {}), "sync", quiet=True)
+
+    def timeline(self) -> Timeline:
+        """Return what the ranks called together and when, where it was traced.
+
+        That is inside `nbstate.trace`, or always with ``trace=True``.
+        """
+        return self.job.timeline()
 
     def refork(self) -> None:
         """Replace the ranks by fresh ones, forked from the kernel as it is now."""

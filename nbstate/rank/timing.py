@@ -47,7 +47,7 @@ class Recorder:
             original = getattr(ProcessGroup, method, None)
             if original is not None:
                 setattr(ProcessGroup, method, self._timed(method, original))
-        Work.wait = self._waited(Work.wait)
+        Work.wait = self._waited(Work.wait)  # type: ignore[method-assign]
 
     def _timed(self, method: str, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
@@ -143,7 +143,7 @@ def trace() -> Iterator[None]:
 
 def _size(args: tuple[Any, ...]) -> int:
     """Return the bytes of the tensors that a method of a process group was given first."""
-    given = args[0] if args else None
+    given: Any = args[0] if args else None
     while isinstance(given, (list, tuple)) and given and isinstance(given[0], (list, tuple)):
         given = given[0]
     tensors = given if isinstance(given, (list, tuple)) else [given]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nbstate.output import Cursor
 from nbstate.view.publish import WIDGET_MIME, Bundle
 from nbstate.view.sheet import Drawing, Sheet
+from nbstate.view.terminal import Screen
 
 if TYPE_CHECKING:
     from nbstate.job import Job
@@ -220,7 +221,9 @@ def _drawn(drawing: Drawing) -> str:
         return f'<div style="margin-left:14px">{"".join(data["text/html"])}</div>'
     for mime in ("text/markdown", "text/latex", "text/plain"):
         if mime in data:
-            return f'<pre style="{_PRE}">{html.escape("".join(data[mime]))}</pre>'
+            screen = Screen()  # a text may have colours, such as that of an Output widget
+            screen.feed("".join(data[mime]))
+            return _text(screen.take_all())
     return _aside(f"a drawing of type {', '.join(data)}")
 
 

@@ -132,6 +132,7 @@ def test_cleared_output_is_gone(job: HandJob, *, wait: bool) -> None:
         ({"text/markdown": "# <b>"}, "# &lt;b&gt;"),
         ({"text/latex": "$x<1$"}, "$x&lt;1$"),
         ({"text/plain": "<Axes>"}, "&lt;Axes&gt;"),
+        ({"text/plain": "\x1b[31mred\x1b[0m"}, '<span style="color:#e75c58">red</span>'),
         ({"application/x-odd+json": {}}, "a drawing of type application/x-odd+json"),
     ],
 )

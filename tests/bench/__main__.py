@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from tests.bench.scenarios import SCENARIOS
+from tests.bench import scenarios
 from tests.bench.table import render
+from tests.bench.train import training
+
+SCENARIOS = {**scenarios.SCENARIOS, "training": training}
 
 
 def main() -> None:

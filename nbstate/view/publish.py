@@ -6,6 +6,7 @@ fixed once, in the cell itself, and every later message carries that cell's requ
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import getpass
 import sys
@@ -95,9 +96,19 @@ class Cell:
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
-        self._parent = kernel.get_parent("shell")
+        self._own: Bundle = kernel.get_parent("shell")
         self._asker = kernel._parent_ident["shell"]
         self.watched = answers_questions(kernel)
+
+    @property
+    def _parent(self) -> Bundle:
+        """The request that messages belong to."""
+        if self.watched:
+            return self._own
+        # Who runs a notebook without a person hears only the cell that runs: what a background job
+        # says stands where it is waited for. (In an empty context: this thread's has its own cell.)
+        current: Bundle = contextvars.Context().run(self._kernel.get_parent, "shell")
+        return current
 
     def write(self, stream: str, text: str) -> None:
         """Send a stream message."""

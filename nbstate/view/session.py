@@ -18,7 +18,7 @@ from nbstate.view.board import BoardView
 from nbstate.view.fold import fold, ranges
 from nbstate.view.page import describe
 from nbstate.view.plain import NOTEBOOK, PlainView, RankReader, bounds_of
-from nbstate.view.publish import Cell, this_place
+from nbstate.view.publish import WIDGET_MIME, Cell, this_place
 from nbstate.view.sheet import Drawing, Sheet
 from nbstate.view.terminal import Screen
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from nbstate.errand import Errand, Part
     from nbstate.job import Job
+    from nbstate.relay.widgets import Widgets
     from nbstate.view.follow import View
     from nbstate.view.page import Page
     from nbstate.view.publish import Bundle, Place
@@ -92,7 +93,7 @@ class Stage:
         if quiet or self._kind == "silent":
             errand.wait()
         elif errand.wait(QUICK):
-            for shown in composed(errand, place):
+            for shown in composed(errand, place, self._widgets):
                 shown.show(place)
         else:
             view = self._view(errand, place)
@@ -115,17 +116,21 @@ class Stage:
         job = cast("Job", errand)
         if self._kind == "board" and isinstance(place, Cell):
             try:
-                return _CellBoard(job, place)
+                return _CellBoard(job, place, self._widgets)
             except ImportError:  # anywidget or ipywidgets is missing: text
                 pass
-        return _CellText(job, place)
+        return _CellText(job, place, self._widgets)
 
 
 class _CellBoard(BoardView):
     """A board that gives way to what a quick cell would have left."""
 
+    def __init__(self, job: Job, place: Cell, known: Widgets) -> None:
+        super().__init__(job, place)
+        self._known = known
+
     def finish(self, page: Page) -> None:
-        parts = composed(cast("Errand", self.job), self.place)
+        parts = composed(cast("Errand", self.job), self.place, self._known)
         with self._showing:
             self._over = True
             for place, display_id in self._places:
@@ -142,9 +147,13 @@ class _CellBoard(BoardView):
 class _CellText(PlainView):
     """Text as it comes; drawings at the end."""
 
+    def __init__(self, job: Job, place: Place, known: Widgets) -> None:
+        super().__init__(job, place)
+        self._known = known
+
     def finish(self, page: Page) -> None:
         if self.place.draws:
-            for part in composed(cast("Errand", self.job), self.place):
+            for part in composed(cast("Errand", self.job), self.place, self._known):
                 if isinstance(part, Drawn):
                     part.show(self.place)
 
@@ -189,9 +198,9 @@ class Drawn:
         place.show(self.data)
 
 
-def composed(errand: Errand, place: Place) -> list[Text | Drawn]:
+def composed(errand: Errand, place: Place, widgets: Widgets) -> list[Text | Drawn]:
     """Return what an errand leaves in a place, in order."""
-    sheets = {part.index: _sheet(part) for part in errand.ranks}
+    sheets = {part.index: _sheet(part, widgets) for part in errand.ranks}
     drawn = place.draws and any(
         is_rich(drawing.data) for sheet in sheets.values() for drawing in sheet.drawings()
     )
@@ -204,11 +213,14 @@ def is_rich(data: Bundle) -> bool:
     return bool(data.keys() - {"text/plain"})
 
 
-def _sheet(part: Part) -> Sheet:
+def _sheet(part: Part, widgets: Widgets) -> Sheet:
     sheet = Sheet(NOTEBOOK.tail)
     piece = part.output.read(Cursor())
     sheet.dropped = piece.missed
     sheet.take(piece.entries)
+    for drawing in sheet.drawings():
+        if WIDGET_MIME in drawing.data:  # alive; its text is for pages without the kernel
+            drawing.data = {**drawing.data, "text/plain": describe(drawing.data, widgets)}
     return sheet
 
 

@@ -46,6 +46,11 @@ class Loop(Core):
         self.gradient_state.plugin_kwargs = {**settings, "num_steps": value}
 
     @property
+    def window_position(self) -> int:
+        """Which gradient of its window the batch in hand is: 1 to `gradient_accumulation_steps`."""
+        return self._accumulation.position
+
+    @property
     def optimizer_step_was_skipped(self) -> bool:
         """Whether the scaler left out the last step of any optimizer: its gradients overflowed."""
         return any(optimizer.step_was_skipped for optimizer in self._optimizers)

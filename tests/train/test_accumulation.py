@@ -87,7 +87,7 @@ def test_micro_batches_sync_once_a_window_also_at_the_end():
     model, optimizer, ones = accelerator.prepare(
         model, optimizer, DataLoader(torch.ones(12, 1), batch_size=4)
     )
-    synced = []
+    synced, positions = [], []
     for batch in ones:
         for micro in batch.split(1):
             with accelerator.accumulate(model):
@@ -95,7 +95,9 @@ def test_micro_batches_sync_once_a_window_also_at_the_end():
                 optimizer.step()
                 optimizer.zero_grad()
             synced.append(accelerator.sync_gradients)
+            positions.append(accelerator.window_position)
     assert synced == [False, False, False, True] * 3
+    assert positions == [1, 2, 3, 4] * 3
     assert model.weight.item() == pytest.approx(-3.0)
 
 

@@ -22,6 +22,7 @@ def test_the_rank_that_raised_is_named_not_the_one_that_lost_it(kernel_with_name
     cell = kernel_with_names.run(f"""
         def train():
             state = PartialState()
+            dist.barrier()
             if state.process_index == {failing}:
                 raise ValueError("boom")
             dist.barrier()

@@ -26,6 +26,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from nbstate import memory, processes
+from nbstate.ending import Ending
 from nbstate.inquiry import Inquiry
 from nbstate.matching import Matcher
 from nbstate.ranks import Line, Rank
@@ -54,9 +55,6 @@ Reason = Literal["failure", "stop", "timeout"]
 
 TEXT_EVERY = 0.01
 """Seconds between two reads of one stream; its pipe holds more than a rank prints in that time."""
-
-TERM_TO_KILL = 1.0
-"""Seconds between the second and the last step of ending a rank that does not stop."""
 
 # The kernel's ends of every run that is under way: no rank of any run may hold them.
 _kernel_ends: dict[int, tuple[int, ...]] = {}
@@ -361,14 +359,7 @@ class Loop:
         for line in self.lines:
             if line.rank.state == "done":
                 line.send(Leave())
-            elif line.failed is None and line.rank.alive:
-                line.told_to_stop = True
-                line.ask_for_stacks()
-                if not line.told_wrong:  # it is about to raise by itself
-                    line.signal(signal.SIGINT)
-        grace = self._job.options.grace
-        self._at(grace, lambda: self._signal_all(signal.SIGTERM))
-        self._at(grace + TERM_TO_KILL, self._kill_all)
+        self._ending().begin(self._job.options.grace, after_failure=reason == "failure")
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every rank that is still at work; what follows is theirs."""
@@ -388,18 +379,10 @@ class Loop:
         self._restarts_left = 0
         if not any(line.rank.alive for line in self.lines):
             self._job.nodes.abandon()
-        self._kill_all()
+        self._ending().kill()
 
-    def _kill_all(self) -> None:
-        for line in self.lines:
-            if line.rank.alive:
-                line.told_to_stop = True
-                line.kill()
-
-    def _signal_all(self, number: int) -> None:
-        for line in self.lines:
-            if line.rank.alive:
-                line.signal(number)
+    def _ending(self) -> Ending:
+        return Ending(self.lines, self._at, lambda then: self._inquiry.ask(self.lines, then))
 
     def _out_of_time(self) -> None:
         if not self._leaving:

@@ -28,6 +28,7 @@ RankState = Literal["starting", "running", "done", "failed", "stopped"]
 
 READ_SIZE = 1 << 20
 KEPT_STACKS = 1 << 17
+_FATAL = b"Fatal Python error"
 _F_SETPIPE_SZ = 1031
 
 
@@ -107,6 +108,7 @@ class Line:
         self.told_to_stop = False
         self._sent: set[int] = set()
         self.told_wrong = False
+        self.deaf = False
         self.pulse: Pulse | None = None
         self._pulse_awaited = False
         self._cpu = 0.0
@@ -258,6 +260,8 @@ class Line:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write its stacks, even while it holds the interpreter's lock."""
+        if _FATAL in self._stacks_text:  # it is dying, and this is its last stack
+            return
         self._stacks_text = b""
         if self.rank.state != "starting":  # before that the signal would end it
             self.signal(STACK_SIGNAL)

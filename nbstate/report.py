@@ -77,6 +77,8 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
     message = end_in_words(rank.exitcode)
     if line.ended_by_us and not line.began:
         message = "stopped before it began"
+    elif line.deaf:
+        message = "lost its peer" if job.loop.reason == "failure" else "ended while it waited"
     elif line.ended_by_us:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
     elif rank.exitcode == -signal.SIGKILL:

@@ -190,3 +190,37 @@ def test_an_error_keeps_nothing_of_the_rank_alive(notebook):
         trace is None, kept.failures[0].exception.__traceback__ is None
     """)
     assert cell.result == "(True, True)"
+
+
+WAITS = {
+    "for its peer to join": ("PartialState()", "init_process_group"),
+    "for a group": ("PartialState(); dist.new_group([0, 1])", "new_group"),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_rank_that_hears_no_interrupt_is_not_waited_for(notebook, name):
+    wait, collective = WAITS[name]
+    cell = notebook.run(f"""
+        def train():
+            if os.environ["RANK"] == "1":
+                "{collective}" == "new_group" and PartialState()
+                raise ValueError("boom")
+            {wait}
+        notebook_launcher(train, num_processes=2, grace=600)
+    """)
+    assert cell.error.evalue.startswith("rank 1 of 2: ValueError: boom")
+    assert cell.error.evalue.splitlines()[-1].startswith("rank 0: ")
+    assert f"lost its peer, in {collective}" in cell.error.evalue or "stopped" in cell.error.evalue
+
+
+def test_ranks_that_wait_for_each_other_in_vain_are_not_waited_for(notebook):
+    cell = notebook.run("""
+        def train():
+            rank = PartialState().process_index
+            dist.broadcast(torch.ones(1), 1) if rank == 0 else dist.broadcast(torch.ones(1), 0)
+            dist.all_reduce(torch.ones(1)) if rank == 0 else dist.barrier()
+        notebook_launcher(train, num_processes=2, grace=600, timeout=2)
+    """)
+    assert cell.error.ename == "RankTimeoutError"
+    assert "in broadcast" in cell.error.evalue

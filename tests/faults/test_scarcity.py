@@ -100,5 +100,7 @@ def test_a_process_limit_is_an_error_during_the_start_and_leaves_nothing(kernel)
     assert cell.error is None
     told = [line for line in cell.stdout.splitlines() if line.startswith("told: ")]
     assert told
-    assert [line for line in told if "ulimit -u" not in line and "start new thread" not in line] == []
+    assert [
+        line for line in told if "ulimit -u" not in line and "start new thread" not in line
+    ] == []
     assert cell.result == "[]"

@@ -22,10 +22,11 @@ from nbstate.train import storage
 from nbstate.train.core import Core
 from nbstate.train.project import ProjectConfiguration
 from nbstate.train.randomness import random_state, set_random_state
-from nbstate.train.weights import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nbstate.train.weights import Weights
 
 Found = TypeVar("Found")
 _PREFIX = "checkpoint_"
@@ -168,6 +169,9 @@ class Checkpoints(Core):
                 torch.save(obj, partial)
 
     def _weights(self) -> Weights:
+        # Imported here: torch's checkpoints take longer to import than all the rest of nbstate.
+        from nbstate.train.weights import Weights
+
         return Weights(self._models, [each.optimizer for each in self._optimizers], self.state)
 
     def _write_shared(self, partial: Path, optimizers: list[Any]) -> None:

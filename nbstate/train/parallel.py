@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -124,8 +123,7 @@ class Layout:
             fully_shard(block, **settings)
         fully_shard(model, **settings)
         if loads_for_all:
-            options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-            set_model_state_dict(model, weights, options=options)
+            _load_from_rank_0(model, weights)
 
     def _copy(self, model: nn.Module) -> nn.Module:
         if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -252,6 +250,14 @@ def _blocks(plugin: FullyShardedDataParallelPlugin | None, model: nn.Module) -> 
         return [module for module in modules if type(module).__name__ in names]
     least = plugin.min_num_params or 0
     return [module for module in modules if _size(module) >= least]
+
+
+def _load_from_rank_0(model: nn.Module, weights: dict[str, Any]) -> None:
+    # Imported here: it takes longer than all the rest of this package.
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, weights, options=options)
 
 
 def _forget_activations(model: nn.Module, blocks: list[nn.Module]) -> None:

@@ -6,6 +6,10 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+# DDP, FSDP and optimizers import this at their first use, which takes a second. Imported here the
+# kernel has it, and no rank forked from it takes that second again.
+import torch._dynamo
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary

@@ -228,12 +228,13 @@ class Errand:
         return True
 
     def _wait_a_while(self, left: float | None) -> None:
-        patience = LOOK_EVERY if self._someone_failed() else None
-        shortest = min((t for t in (left, patience) if t is not None), default=None)
+        patience = LOOK_EVERY if self._someone_failed() else 1.0
         with self._settled:
-            if not self.pending or self._settled.wait(shortest):
+            if not self.pending or self._settled.wait(min(patience, left or patience)):
                 return
-        if self._someone_failed() and not self.interrupted:
+        if self.job.done:
+            self._give_up()
+        elif self._someone_failed() and not self.interrupted:
             self._free_those_who_wait_in_vain()
 
     @contextmanager
@@ -296,6 +297,11 @@ class Errand:
                 self.job.loop.lines[rank].kill()
 
         self.job.loop.ask(kill)
+
+    def _give_up(self) -> None:
+        """The ranks are gone, and their loop has not told how: the session itself has failed."""
+        for rank in self.pending:
+            self.lost(self.job.loop.lines[rank])
 
     def _someone_failed(self) -> bool:
         return any(part.failure is not None for part in self.ranks)

@@ -47,6 +47,7 @@ _HOMES = {
     "debug_launcher": "nbstate.launcher",
     "doctor": "nbstate.checkup",
     "find_executable_batch_size": "nbstate.train",
+    "draw": "nbstate.draw",
     "gather": "nbstate.operations",
     "gather_in_order": "nbstate.operations",
     "gather_object": "nbstate.operations",
@@ -69,6 +70,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - one list of names, not two
 
 if TYPE_CHECKING:
+    from nbstate import draw as draw
     from nbstate.baggage import captured as captured
     from nbstate.checkup import doctor as doctor
     from nbstate.compare import assert_same as assert_same
@@ -127,7 +129,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'nbstate' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    value = module if home == f"nbstate.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -19,7 +19,8 @@ def test_torch_compile_in_the_kernel_and_then_in_ranks(kernel):
         first = f(torch.ones(8)).sum().item()
         def train():
             g = torch.compile(lambda x: (x * 2).exp() - 1)
-            return f(torch.ones(8)).sum().item(), f(torch.ones(16)).shape, g(torch.zeros(5)).sum().item()
+            same, other = f(torch.ones(8)), f(torch.ones(16))
+            return same.sum().item(), other.shape, g(torch.zeros(5)).sum().item()
         results = notebook_launcher(train, num_processes=2, timeout=150)
         all(result == (first, torch.Size([16]), 0.0) for result in results)
         """,
@@ -39,7 +40,8 @@ def test_another_start_method_in_the_kernel(notebook, method):
             def __len__(self): return 4
             def __getitem__(self, i): return i
         def train():
-            return sum(int(batch.sum()) for batch in torch.utils.data.DataLoader(Numbers(), num_workers=1))
+            loader = torch.utils.data.DataLoader(Numbers(), num_workers=1)
+            return sum(int(batch.sum()) for batch in loader)
         found = list(notebook_launcher(train, num_processes=2))
         method = multiprocessing.get_start_method()
         multiprocessing.set_start_method(None, force=True)

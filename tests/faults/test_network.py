@@ -14,6 +14,16 @@ def train():
     return total.item()
 """
 
+LAUNCHES = """
+import socket
+try:
+    held = socket.create_server(("127.0.0.1", 29500))
+except OSError:
+    held = None     # the other kernel holds it
+def one(): return list(notebook_launcher(train, num_processes=2, view="silent"))
+[one() for _ in range(10)]
+"""
+
 
 def test_loopback_alone_and_a_host_name_that_nobody_knows(tmp_path):
     cell = with_namespaces(
@@ -29,21 +39,10 @@ def test_loopback_alone_and_a_host_name_that_nobody_knows(tmp_path):
 
 def test_two_kernels_launch_at_the_same_moment(tmp_path):
     with Kernel(tmp_path / "one") as one, Kernel(tmp_path / "other") as other:
-        cells = []
         for kernel in (one, other):
             kernel.run(SETUP + TRAIN)
-        for kernel in (one, other):
-            cells.append(
-                kernel.start("""
-                    import socket
-                    try:
-                        held = socket.create_server(("127.0.0.1", 29500))
-                    except OSError:
-                        held = None     # the other kernel holds it
-                    [list(notebook_launcher(train, num_processes=2, view="silent")) for _ in range(10)]
-                """)
-            )
+        cells = [kernel.start(LAUNCHES) for kernel in (one, other)]
         for kernel, cell in zip((one, other), cells, strict=True):
             kernel.wait(cell)
             assert cell.error is None
-            assert eval(cell.result) == [[2.0, 2.0]] * 10  # noqa: S307 - our own literal
+            assert eval(cell.result) == [[2.0, 2.0]] * 10

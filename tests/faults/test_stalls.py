@@ -128,7 +128,8 @@ def test_work_of_any_kind_is_no_stall(kernel_with_stalls):
                 busy()
             dist.barrier()
         def has_a_worker():
-            subprocess.run([sys.executable, "-c", "import time; end = time.time() + 1.5\\nwhile time.time() < end: pass"])
+            code = "import time; end = time.time() + 1.5\\nwhile time.time() < end: pass"
+            subprocess.run([sys.executable, "-c", code])
         def speaks():
             for i in range(15):
                 time.sleep(0.1)

@@ -130,8 +130,12 @@ class GradientState(SharedState[GradientFacts]):
     @property
     def active_dataloader(self) -> Any:
         """The innermost dataloader being iterated, None outside of all."""
-        loaders = self.dataloader_references
-        return loaders[-1] if loaders else None
+        # Asked several times for every batch, so no list is made.
+        for reference in reversed(self._facts.loaders):
+            loader = reference()
+            if loader is not None:
+                return loader
+        return None
 
     @property
     def in_dataloader(self) -> bool:

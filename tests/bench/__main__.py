@@ -6,9 +6,10 @@ import argparse
 
 from tests.bench import scenarios
 from tests.bench.table import render
+from tests.bench.session import session
 from tests.bench.train import training
 
-SCENARIOS = {**scenarios.SCENARIOS, "training": training}
+SCENARIOS = {**scenarios.SCENARIOS, "session": session, "training": training}
 
 
 def main() -> None:

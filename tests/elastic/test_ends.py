@@ -14,6 +14,7 @@ def test_a_failure_on_one_host_is_told_on_all_with_its_own_traceback(both, faili
         f"""
         def train():
             state = PartialState()
+            state.wait_for_everyone()
             if state.process_index == {failing}:
                 raise ValueError("boom")
             dist.barrier()

@@ -17,7 +17,6 @@ const MARKS = { starting: "…", running: "▸", waiting: "◌", stopping: "◐"
 class Board {
   views = new Set();
   last = 0;
-  lost = 0;
   asked = 0;
   waiting = new Map();
   said = "";
@@ -45,8 +44,7 @@ class Board {
 
   hear(message) {
     if (message.op === "add" && message.n > this.last) {
-      const gap = message.n - this.last - 1;
-      if (gap) this.missed(gap);
+      if (message.n > this.last + 1) this.tellOfGap();
       this.last = message.n;
       this.apply(message.c);
     } else if (message.op === "ack") {
@@ -56,9 +54,9 @@ class Board {
     this.redraw();
   }
 
-  missed(gap) {
-    this.lost += gap;
-    for (const sheet of this.sheets) sheet.add([{ text: "... some output did not reach this page; the log has it", styles: null }]);
+  tellOfGap() {
+    const text = "... some output did not reach this page; the log has it";
+    for (const sheet of this.sheets) sheet.add([{ text, styles: null }]);
   }
 
   apply(changes) {
@@ -85,7 +83,7 @@ class Board {
   }
 
   async stop() {
-    if (await this.ask("stop")) return "";
+    if ((await this.ask("stop")) || !this.running) return "";
     // A cell that waits for the job keeps the kernel from hearing: interrupt that cell. While the job
     // runs in the background, an interrupt would hit some other cell, so the request has to wait.
     if (this.status.blocking && (await interrupt(this.model.get("kernel")))) return "";

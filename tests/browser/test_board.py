@@ -103,7 +103,7 @@ notebook_launcher(train, num_processes=5)
     page.wait_until(lambda: "[4] I am 4" in page.text(1))
     tabs = page.output(1).get_by_role("tab")
     assert tabs.count() == 6
-    assert re.fullmatch(r"rank 4\s+▸ running.*", tabs.nth(5).inner_text())
+    page.wait_until(lambda: re.fullmatch(r"rank 4\s+▸ running.*", tabs.nth(5).inner_text()))
     tabs.first.focus()
     page.tab.keyboard.press("ArrowLeft")
     page.wait_until(lambda: "I am 4" in page.pane(1, "rank 4"))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+
+from tests.faults.conftest import SETUP
+from tests.kernels import Kernel
 
 # A stalled run is ended as soon as it has been told of: no test waits for a time to pass.
 STALLED = """
@@ -186,3 +191,21 @@ def test_stacks_can_be_asked_for_at_any_time(notebook):
     assert "ranks 0, 1, 2, 3:\n" in cell.stdout
     assert "in train: time.sleep(600)" in cell.stdout
     assert "no rank of train is at work" in cell.stdout
+
+
+def test_a_question_that_nobody_has_answered_yet_is_no_stall(tmp_path):
+    with Kernel(tmp_path, allow_stdin=True) as kernel:
+        kernel.run(SETUP)
+        cell = kernel.start("""
+            def train():
+                if PartialState().is_main_process:
+                    input("name? ")
+                PartialState().wait_for_everyone()
+            notebook_launcher(train, num_processes=2, stall_after=0.3, view="plain")
+        """)
+        kernel.read_until(lambda: bool(cell.prompts))
+        time.sleep(2)  # nothing is to be said meanwhile
+        kernel.interrupt()
+        kernel.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    assert "no sign of life" not in cell.stdout

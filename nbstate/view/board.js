@@ -29,9 +29,8 @@ class Board {
     this.all = new Sheet();
     this.sheets = ranks.map((rank) => new Sheet((line) => this.all.add([{ ...line, prefix: `[${rank}] ` }])));
     this.place = new Map(ranks.map((rank, i) => [rank, i]));
-    const tail = model.get("tail");
-    this.last = tail.n || 0;
-    this.apply(tail.c || []);
+    this.beginWithTail();
+    model.on("change:tail", () => this.beginWithTail());
     model.on("msg:custom", (message) => this.hear(message));
     model.on("change:page", () => this.redraw());
     model.on("change:status", () => { this.since = performance.now(); this.redraw(); });
@@ -51,6 +50,16 @@ class Board {
       this.waiting.get(message.id)?.();
       this.waiting.delete(message.id);
     } else if (message.op === "said") this.said = message.text;
+    this.redraw();
+  }
+
+  // A page that comes late begins with the end of what the ranks have done; others have seen it all.
+  beginWithTail() {
+    const tail = this.model.get("tail");
+    if (!(tail.n > this.last)) return;
+    this.last = tail.n;
+    for (const sheet of [...this.sheets, this.all]) sheet.apply(["clear"]);
+    this.apply(tail.c);
     this.redraw();
   }
 

@@ -176,12 +176,15 @@ class BoardView(View):
             return None
         left = self._snapshot_at + SNAPSHOT_EVERY - time.monotonic()
         if left <= 0:
-            self._snapshot_due = False
-            self._snapshot_at = time.monotonic()
-            recent = [c for rank in self._changes.values() for c in rank.recent]
-            self._widget.tail = {"n": self._sent, "c": recent}
+            self._send_tail()
             return None
         return left
+
+    def _send_tail(self) -> None:
+        self._snapshot_due = False
+        self._snapshot_at = time.monotonic()
+        recent = [c for rank in self._changes.values() for c in rank.recent]
+        self._widget.tail = {"n": self._sent, "c": recent}
 
     def _changes_of(self, reader: RankChanges, share: int) -> list[Change]:
         drawings = self._drawn[reader.rank]
@@ -211,6 +214,8 @@ class BoardView(View):
                 self._widget.send({"op": "ack", "id": message["id"]})
             if message["op"] == "hello":
                 self._hellos += 1
+                if self._hellos > 1:  # a page that has been loaded again
+                    self._send_tail()
                 # Out of the box first: a closed widget in it would spoil the answer to a reload.
                 self._box.children = (self._widget,)
                 self._fallback.close()

@@ -326,7 +326,6 @@ job = launch(train, num_processes=2)
     page.finish(3)
     for cell in (1, 3):
         page.wait_until(lambda cell=cell: "early line" in page.pane(cell, "rank 1"))
-    page.wait(3)  # the tail snapshot goes out every two seconds
     page.save()
     page.reload()
     for cell in (1, 3):

@@ -192,6 +192,8 @@ class Loop:
 
     def _leave_nothing(self) -> None:
         """End what a run or an attempt still has: ranks, pipes, the guard, deadlines."""
+        # First of all: a number that is closed below may be given to another run's new pipe.
+        _kernel_ends.pop(id(self), None)
         for line in self.lines:
             if line.rank.alive:  # only when starting or hearing itself broke
                 line.kill()
@@ -207,7 +209,6 @@ class Loop:
     def close(self) -> None:
         """Close everything; whatever is asked from here on is not done."""
         self._leave_nothing()
-        _kernel_ends.pop(id(self), None)
         for rank in self._job.ranks:
             rank.output.finish()
             if rank.output.log_error is not None:

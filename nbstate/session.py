@@ -6,7 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import travel
+from nbstate import devices, travel
 from nbstate.launcher import _check_devices, _check_place, _world_size
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
@@ -225,8 +225,12 @@ class Session:
     def refork(self) -> None:
         """Replace the ranks by fresh ones, forked from the kernel as it is now."""
         self._check_open()
-        self._team.end()
+        old = self._team
+        old.leave()
+        if devices.count() and not self.options.cpu:
+            old.join()  # its memory on the devices is needed
         self._team = Team(self.world_size, self.options)
+        old.join()
 
     def interrupt(self) -> None:
         """Interrupt what the ranks are doing; they stay."""
@@ -238,7 +242,8 @@ class Session:
         if not self.closed:
             self._closed = True
             _open.remove(self)
-            self._team.end()
+            self._team.leave()
+            self._team.join()
 
     def __enter__(self) -> Self:
         return self

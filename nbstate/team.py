@@ -115,13 +115,16 @@ class Team:
         self._read_on(errand)
         self._mend(errand)
 
-    def end(self) -> None:
-        """End the ranks; returns when they are gone."""
+    def leave(self) -> None:
+        """Have the ranks end; `join` waits for it."""
         for rank in self.job.ranks:
             if rank.alive:
                 self.job.tell(rank.index, End())
         if self.errand is not None:
             self.job.kill()
+
+    def join(self) -> None:
+        """Wait until the ranks are gone."""
         self.job.join()
         self.job.on_failure = None
         self.stage.close()

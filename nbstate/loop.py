@@ -59,6 +59,9 @@ TEXT_EVERY = 0.01
 # The kernel's ends of every run that is under way: no rank of any run may hold them.
 _kernel_ends: dict[int, tuple[int, ...]] = {}
 
+# Held while a rank is forked: what is listed above is open then, and is what it was listed as.
+_ends_settled = threading.Lock()
+
 
 class Loop:
     """Runs one job from its first fork to its last exit. Used from one thread, but for `ask`."""
@@ -121,7 +124,8 @@ class Loop:
                 self._start_one(rank)
         groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
         self._guard = Guard(groups, self._job.mark)
-        self._register_ends()
+        with _ends_settled:
+            self._register_ends()
         self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
         if self._job.options.timeout is not None:
@@ -155,12 +159,13 @@ class Loop:
 
     def _start_one(self, rank: Rank) -> None:
         limits.try_descriptors(16)  # multiprocessing leaves some open if it runs out half-way
-        line = Line(rank)
-        self.lines.append(line)
-        self._register_ends()
-        ends = tuple(end for group in _kernel_ends.values() for end in group)
-        line.attach(self._job.start_method.start(setup_for(self._job, line, ends)))
-        line.given()
+        with _ends_settled:
+            line = Line(rank)
+            self.lines.append(line)
+            self._register_ends()
+            ends = tuple(end for group in _kernel_ends.values() for end in group)
+            line.attach(self._job.start_method.start(setup_for(self._job, line, ends)))
+            line.given()
         assert line.death is not None
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
         self._listen_to_text(line, "stdout")
@@ -193,7 +198,8 @@ class Loop:
     def _leave_nothing(self) -> None:
         """End what a run or an attempt still has: ranks, pipes, the guard, deadlines."""
         # First of all: a number that is closed below may be given to another run's new pipe.
-        _kernel_ends.pop(id(self), None)
+        with _ends_settled:
+            _kernel_ends.pop(id(self), None)
         for line in self.lines:
             if line.rank.alive:  # only when starting or hearing itself broke
                 line.kill()

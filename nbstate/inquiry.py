@@ -35,13 +35,18 @@ class Inquiry:
         for line in lines:
             line.ask_where()
         self._waiting.append(then)
-        self._at(ANSWER_WITHIN, self.end)
+        self._at(ANSWER_WITHIN, lambda: self._no_longer(then))
         self.check(lines)
 
     def check(self, lines: Sequence[Line]) -> None:
         """See whether all have answered by now."""
         if self._waiting and all(line.said_where for line in lines if line.rank.alive):
             self.end()
+
+    def _no_longer(self, then: Callable[[], None]) -> None:
+        if then in self._waiting:
+            self._waiting.remove(then)
+            then()
 
     def end(self) -> None:
         """Tell those who asked: there is no more to come."""

@@ -21,11 +21,11 @@ import os
 import selectors
 import signal
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from nbstate import memory, processes
+from nbstate.deadlines import Deadlines
 from nbstate.ending import Ending
 from nbstate.inquiry import Inquiry
 from nbstate.matching import Matcher
@@ -76,7 +76,8 @@ class Loop:
         self._over = False
         self._asking = threading.Lock()
         self._asked: deque[Callable[[], None]] = deque()
-        self._deadlines: list[tuple[float, Callable[[], None]]] = []
+        self._deadlines = Deadlines()
+        self._at = self._deadlines.at
         self._inquiry = Inquiry(self._at)
         self._watch = Watch(job, lambda then: self._inquiry.ask(self.lines, then))
         self._matcher = Matcher(self._send_verdict)
@@ -189,10 +190,10 @@ class Loop:
             self._hear_once()
 
     def _hear_once(self) -> None:
-        for key, _ in self._selector.select(self._until_next_deadline()):
+        for key, _ in self._selector.select(self._deadlines.until_next()):
             if key.fd in self._selector.get_map():
                 key.data()
-        self._meet_deadlines()
+        self._deadlines.meet()
         self._job.changed()
 
     def _leave_nothing(self) -> None:
@@ -415,20 +416,3 @@ class Loop:
     def _send_verdict(self, rank: int, verdict: Verdict) -> None:
         self.lines[rank].told_wrong = bool(verdict.wrong)
         self.send(rank, verdict)
-
-    # -- time
-
-    def _at(self, seconds: float, action: Callable[[], None]) -> None:
-        self._deadlines.append((time.monotonic() + seconds, action))
-
-    def _until_next_deadline(self) -> float | None:
-        if not self._deadlines:
-            return None
-        return max(0.0, min(when for when, _ in self._deadlines) - time.monotonic())
-
-    def _meet_deadlines(self) -> None:
-        moment = time.monotonic()
-        due = [action for when, action in self._deadlines if when <= moment]
-        self._deadlines = [item for item in self._deadlines if item[0] > moment]
-        for action in due:
-            action()

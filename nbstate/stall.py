@@ -46,7 +46,8 @@ class Watch:
         self._inquire = inquire
         self._limit = job.options.stall_after
         self.every = 1.0 if self._limit is None else min(1.0, self._limit / 4)
-        self._looked = self._moved = self._spoke = time.monotonic()
+        self._moved = self._spoke = time.monotonic()
+        self._used: dict[Line, float] = {}
         self._told_of_silence = self._told_of_the_late = False
         self._family_cpu: float | None = None
 
@@ -54,6 +55,7 @@ class Watch:
         """A rank has shown a sign of life."""
         self._moved = time.monotonic()
         self._told_of_silence = False
+        self._used.clear()
         self._family_cpu = None
 
     def spoke(self) -> None:
@@ -66,10 +68,11 @@ class Watch:
         now = time.monotonic()
         for line in self._at_work():
             used = line.measure()
-            in_collective = line.pulse is not None and line.pulse.collective is not None
-            if _is_work(used, now - self._looked) and not in_collective:
+            if line.pulse is not None and line.pulse.collective is not None:
+                continue
+            self._used[line] = self._used.get(line, 0.0) + used
+            if _is_work(self._used[line], now - self._moved):
                 self.moved()
-        self._looked = now
         if self._limit is not None and self._job.loop.reason is None and self._at_work():
             self._judge(now, self._limit)
 

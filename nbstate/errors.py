@@ -186,7 +186,18 @@ class RankError(ChildFailedError):
         return str(self).splitlines()
 
 
-class RankTimeoutError(RankError, TimeoutError):
+class _Ended(RankError):
+    """The run was ended from here: no rank is to blame, and each is told of in one line."""
+
+    def format_msg(self, *_: str, **__: str) -> str:
+        """Return the whole text: what ended the run, and where each rank was."""
+        failures = [f for f in self.failures.values() if isinstance(f, RankFailure)]
+        told = {f.rank: f"{f.who}: {_when_interrupted(f)}" for f in failures}
+        told |= {rank: f"rank {rank}: {text}" for rank, text in self._others.items()}
+        return "\n".join([self.title(failures[0]), "", *(told[rank] for rank in sorted(told))])
+
+
+class RankTimeoutError(_Ended, TimeoutError):
     """The run took longer than its `timeout`; the text names who was late and where."""
 
     def __init__(self, seconds: float, *args: Any) -> None:
@@ -201,7 +212,7 @@ class RankTimeoutError(RankError, TimeoutError):
         return f"{self.name} took longer than timeout={self.seconds:g} s; {word} {who} not done"
 
 
-class JobStoppedError(RankError):
+class JobStoppedError(_Ended):
     """The run was stopped before all of its ranks were done; `by` names another node that did."""
 
     def __init__(self, by: str, *args: Any) -> None:
@@ -274,9 +285,9 @@ def _when_interrupted(failure: RankFailure) -> str:
     where = f" ({failure.where})" if failure.where else ""
     if not failure.type_name:
         return f"{failure.headline}{where}"
-    return (
-        f"was in {failure.collective}{where}" if failure.collective else f"was at {failure.where}"
-    )
+    if failure.collective:
+        return f"was in {failure.collective}{where}"
+    return f"was at {failure.where}" if failure.where else "was stopped"
 
 
 def _in_one_line(failure: RankFailure, first: int) -> str:

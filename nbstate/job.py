@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
+import importlib
 import itertools
 import os
 import sys
@@ -259,6 +262,7 @@ class Job:
         OSError
             A process, pipe or file could not be made. What had been started is gone again.
         """
+        _end_with_the_interpreter()
         _alive.add(self)
         sys.stdout.flush()  # or text that waits there would wait in every rank too
         sys.stderr.flush()
@@ -439,6 +443,22 @@ class Job:
     def values(self) -> Mapping[int, Any]:
         """What the ranks that are done returned."""
         return self._values
+
+
+@functools.cache
+def _end_with_the_interpreter() -> None:
+    """Have an exit end the ranks; multiprocessing would wait for them, perhaps for ever.
+
+    Exit handlers run in reverse order, so this one must be newer than multiprocessing's.
+    """
+    importlib.import_module("multiprocessing.util")
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
+    for job in jobs():
+        job.kill()
+        job._over.wait()
 
 
 def jobs() -> list[Job]:

@@ -153,7 +153,7 @@ class LaunchOptions:
         names = [f.name for f in fields(cls)]
         unknown = sorted(set(given) - set(names))
         if unknown:
-            raise TypeError(_unknown_options(unknown, names))
+            raise TypeError(_unknown_options(unknown, ["num_processes", "args", "kwargs", *names]))
         return cls(**given)
 
     def _check_choices(self) -> None:

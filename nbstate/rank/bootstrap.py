@@ -169,8 +169,11 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
         trace.install(channel)
         timing.install(channel)
     channel.listen()
-    channel.send(Started(os.getpid()))
+    this_rank = os.getpid()
+    channel.send(Started(this_rank))
     outcome, descriptor = _call(setup, by_reference)
+    if os.getpid() != this_rank:  # a child that the function forked, and that came back from it
+        return 0 if isinstance(outcome, Returned) else 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     front.finish()
     capture.flush()

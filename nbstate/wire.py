@@ -8,7 +8,8 @@ and child programs are heard too; `mark` ties a drawing to its place in that tex
                        Returned, Failed
     kernel -> rank:    Look, Verdict, CommMessage, Answer, Leave
 
-`nbstate.log` adds Logged, `nbstate.trace` Traced; an inspector asks with Inspect and is told with Inspected.
+`nbstate.log` adds Logged, `nbstate.trace` Traced; an inspector asks with Inspect and is told with
+Inspected.
 Ranks of a session also hear Task, Cut and End, and answer a Task with a TaskDone.
 """
 
@@ -175,7 +176,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A collective of `size` bytes that `began` and `ended`, by the machine's monotonic clock in ns."""
+    """A collective of `size` bytes; `began` and `ended` on the monotonic clock, in nanoseconds."""
 
     what: Collective
     size: int

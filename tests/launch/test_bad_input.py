@@ -58,6 +58,7 @@ CASES = [
     (lambda: notebook_launcher(train, (1,), 2, start_method="thread"), ValueError, "'fork'"),
     (lambda: notebook_launcher(train, (1,), 2, view="bord"), ValueError, "'board', 'plain'"),
     (lambda: notebook_launcher(train, (1,), 2, veiw="board"), TypeError, "did you mean 'view'"),
+    (lambda: notebook_launcher(train, (1,), num_process=2), TypeError, "mean 'num_processes'"),
     (lambda: notebook_launcher(train, (1,), 2, timeout=-1), ValueError, "timeout=-1"),
     (lambda: notebook_launcher(train, (1,), 2, grace="5"), TypeError, "grace='5'"),
     (lambda: notebook_launcher(train, (1,), 2, threads_per_rank=0), ValueError, "threads_per_rank"),

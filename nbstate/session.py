@@ -6,7 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import devices, travel
+from nbstate import travel
 from nbstate.launcher import _check_devices, _check_place, _world_size
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
@@ -225,12 +225,9 @@ class Session:
     def refork(self) -> None:
         """Replace the ranks by fresh ones, forked from the kernel as it is now."""
         self._check_open()
-        old = self._team
-        old.leave()
-        if devices.count() and not self.options.cpu:
-            old.join()  # its memory on the devices is needed
+        self._team.leave()
+        self._team.join()  # what they hold, memory of devices above all, is free for the new ones
         self._team = Team(self.world_size, self.options)
-        old.join()
 
     def interrupt(self) -> None:
         """Interrupt what the ranks are doing; they stay."""

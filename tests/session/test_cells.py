@@ -6,6 +6,7 @@ import pytest
 
 from tests.kernels import Kernel
 from tests.session.conftest import SETUP, complete
+from tests.view.models import WIDGET
 
 
 def test_the_last_expression_shows_per_rank_and_equal_ones_fold(two):
@@ -150,7 +151,7 @@ def test_widgets_stay_alive_after_their_cell(tmp_path):
         kernel.run(SETUP)
         cell = kernel.run("%%ranks 0\nimport ipywidgets\nslider = ipywidgets.IntSlider(3)\nslider")
         (shown,) = cell.displays
-        model = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
+        model = shown[WIDGET]["model_id"]
         opened = [content["comm_id"] for content in cell.contents("comm_open")]
         assert model in opened
         kernel.run("session.close()")
@@ -164,3 +165,20 @@ def test_views(kernel, view):
     cell = kernel.run("%%ranks\nprint('x')")
     assert cell.stdout == ("[0-1] x\n" if view == "plain" else "")
     kernel.run("session.close()")
+
+
+def test_a_long_cell_is_followed_on_a_board_and_leaves_what_a_quick_one_would(tmp_path):
+    with Kernel(tmp_path, allow_stdin=True) as kernel:
+        kernel.run(SETUP)
+        cell = kernel.start("""%%ranks
+print('one')
+while not os.path.exists('go'):
+    time.sleep(0.01)
+rank""")
+        kernel.read_until(lambda: any(WIDGET in shown for shown in cell.displays))
+        (kernel.cwd / "go").touch()
+        kernel.wait(cell)
+        (shown,) = cell.displays
+        assert shown["text/plain"] == "[0-1] one\n[0] 0\n[1] 1\n"
+        assert "<pre" in shown["text/html"]
+        kernel.run("session.close()")

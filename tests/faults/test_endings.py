@@ -21,9 +21,11 @@ def test_the_failing_rank_comes_first_every_time(notebook, failing):
                 notebook_launcher(train, num_processes=2, view="silent")
             except RankError as error:
                 lines = str(error).splitlines()
-                if lines[0] != "rank {failing} of 2: KeyError: 'col'" or not lines[-1].startswith(
-                    "rank {1 - failing}: lost its peer"
-                ):
+                # Stopped: where the interrupt finds it on its way into the collective.
+                other = lines[-1].startswith(
+                    ("rank {1 - failing}: lost its peer", "rank {1 - failing}: stopped because of")
+                )
+                if lines[0] != "rank {failing} of 2: KeyError: 'col'" or not other:
                     print(error)
             slowest = max(slowest, time.monotonic() - began)
         slowest < 2
@@ -194,25 +196,25 @@ def test_an_error_keeps_nothing_of_the_rank_alive(notebook):
 
 
 WAITS = {
-    "for its peer to join": ("PartialState()", "init_process_group"),
-    "for a group": ("PartialState(); dist.new_group([0, 1])", "new_group"),
+    "for its peer to join": ("pass", "PartialState()"),
+    "for a group": ("PartialState()", "PartialState(); dist.new_group([0, 1])"),
 }
 
 
 @pytest.mark.parametrize("name", WAITS)
 def test_a_rank_that_hears_no_interrupt_is_not_waited_for(notebook, name):
-    wait, collective = WAITS[name]
+    joined, wait = WAITS[name]
     cell = notebook.run(f"""
         def train():
             if os.environ["RANK"] == "1":
-                "{collective}" == "new_group" and PartialState()
+                {joined}
                 raise ValueError("boom")
             {wait}
         notebook_launcher(train, num_processes=2, grace=600)
     """)
     assert cell.error.evalue.startswith("rank 1 of 2: ValueError: boom")
-    assert cell.error.evalue.splitlines()[-1].startswith("rank 0: ")
-    assert f"lost its peer, in {collective}" in cell.error.evalue or "stopped" in cell.error.evalue
+    other = cell.error.evalue.splitlines()[-1]
+    assert other.startswith(("rank 0: lost its peer", "rank 0: stopped because of rank 1"))
 
 
 def test_ranks_that_wait_for_each_other_in_vain_are_not_waited_for(notebook):

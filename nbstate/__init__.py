@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics for ranks that stay: ``%load_ext nbstate``."""
-    from nbstate import magics
+    from nbstate.session import magics
 
     magics.register(shell)
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbstate import devices, logs, one_process
-from nbstate.job import Job
+from nbstate import devices, one_process
+from nbstate.job import Job, logs
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap
 from nbstate.rank.call import Call

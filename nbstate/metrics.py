@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nbstate.wire import Logged
 
 if TYPE_CHECKING:
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
 
 FLUSH_EVERY = 0.1
 """Seconds for which a rank gathers what it logs."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbstate.output import KEPT_CHARACTERS, KEPT_DRAWINGS, Cursor, RankOutput, Text
+from nbstate.job.output import KEPT_CHARACTERS, KEPT_DRAWINGS, Cursor, RankOutput, Text
 from nbstate.wire import ClearOutput, Display, mark
 
 if TYPE_CHECKING:

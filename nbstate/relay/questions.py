@@ -10,7 +10,7 @@ from nbstate.wire import Answer, Question
 
 if TYPE_CHECKING:
     from nbstate.job import Job
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
     from nbstate.view.publish import Place
 
 GLANCE = 50

@@ -19,7 +19,7 @@ from nbstate.wire import CommMessage
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
 
 WIDGETS = "jupyter.widget"
 REFERENCE = "IPY_MODEL_"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nbstate.errors import RankFailure
-    from nbstate.loop import Loop
+    from nbstate.job.loop import Loop
     from nbstate.options import LaunchOptions
     from nbstate.start.elastic.member import Elsewhere, Member
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbstate.job import Job
-    from nbstate.ranks import Line
+    from nbstate.job.ranks import Line
 
 
 def setup_for(job: Job, line: Line, not_ours: Sequence[int]) -> Setup:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbstate.output import Text
+from nbstate.job.output import Text
 from nbstate.view.changes import Allowance, Change, RankChanges
 from nbstate.view.fallback import Fallback, close_whole
 from nbstate.view.follow import View
@@ -27,7 +27,7 @@ from nbstate.wire import ClearOutput, Display
 
 if TYPE_CHECKING:
     from nbstate.job import Job
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
     from nbstate.view.page import Page
 
 QUICK = 0.3

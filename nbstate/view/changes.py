@@ -6,12 +6,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from nbstate.output import Cursor, Text
+from nbstate.job.output import Cursor, Text
 from nbstate.view.sheet import newest
 
 if TYPE_CHECKING:
-    from nbstate.output import Rich
-    from nbstate.ranks import Rank
+    from nbstate.job.output import Rich
+    from nbstate.job.ranks import Rank
 
 Change = list[Any]
 

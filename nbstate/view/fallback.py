@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbstate.output import Cursor
+from nbstate.job.output import Cursor
 from nbstate.view.page import section
 from nbstate.view.sheet import Sheet
 
 if TYPE_CHECKING:
     from nbstate.job import Job
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
 
 PATIENCE = 2.0
 """Seconds within which a live page says hello."""

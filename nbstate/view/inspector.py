@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbstate import memory, processes
+from nbstate import memory
+from nbstate.job import processes
 from nbstate.view import charts
 from nbstate.view.publish import fresh_id, this_place
 from nbstate.view.table import aligned
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nbstate.job import Job
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
     from nbstate.session import Session
     from nbstate.view.publish import Bundle
 

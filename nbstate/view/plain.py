@@ -9,7 +9,7 @@ from itertools import groupby
 from string import Template
 from typing import TYPE_CHECKING
 
-from nbstate.output import Cursor, Text
+from nbstate.job.output import Cursor, Text
 from nbstate.start.place import ROLE
 from nbstate.view.fold import Folded, Said, fold, ranges
 from nbstate.view.follow import View
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nbstate.job import Job
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
     from nbstate.view.page import Page
     from nbstate.view.publish import Place
     from nbstate.view.terminal import Line

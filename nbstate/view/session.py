@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from nbstate.environment import choose_view
-from nbstate.output import Cursor
+from nbstate.job.output import Cursor
 from nbstate.relay import Relay
 from nbstate.view.board import BoardView
 from nbstate.view.fold import fold, ranges
@@ -25,9 +25,9 @@ from nbstate.view.terminal import Screen
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nbstate.errand import Errand, Part
     from nbstate.job import Job
     from nbstate.relay.widgets import Widgets
+    from nbstate.session.errand import Errand, Part
     from nbstate.view.follow import View
     from nbstate.view.page import Page
     from nbstate.view.publish import Bundle, Place

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nbstate.output import Rich, Text
+from nbstate.job.output import Rich, Text
 from nbstate.view.terminal import Line, Screen
 from nbstate.wire import ClearOutput, Display
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbstate.selection import select
+from nbstate.session.selection import select
 from tests.session.conftest import SETUP
 
 

@@ -6,8 +6,8 @@ import io
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nbstate.job.output import RankOutput
 from nbstate.options import LaunchOptions
-from nbstate.output import RankOutput
 
 if TYPE_CHECKING:
     import threading

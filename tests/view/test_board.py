@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbstate.output import RankOutput
+from nbstate.job.output import RankOutput
 from nbstate.view.changes import LINES_PER_FLUSH, SNAPSHOT, RankChanges
 from tests.kernels import Kernel
 from tests.view.hand import HandRank

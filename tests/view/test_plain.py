@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nbstate.output import RankOutput, Text
+from nbstate.job.output import RankOutput, Text
 from nbstate.view.page import make_page
 from nbstate.view.plain import HEADLESS, NOTEBOOK, PlainView, SilentView
 from nbstate.view.sheet import newest

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nbstate.errors import RankFailure
-    from nbstate.loop import Loop
+    from nbstate.job.loop import Loop
     from nbstate.options import LaunchOptions
     from nbstate.start.elastic.hub import Hub
     from nbstate.start.elastic.link import Link

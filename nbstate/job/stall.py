@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from nbstate import processes, whereabouts
+from nbstate.job import processes, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nbstate.job import Job
-    from nbstate.ranks import Line
+    from nbstate.job.ranks import Line
 
 BUSY = 0.05
 """Share of a core above which a rank counts as at work: looking at a clock now and then is less."""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nbstate.job import Job
-    from nbstate.ranks import Line
+    from nbstate.job.ranks import Line
 
 
 def stacks(job: Job) -> str:

@@ -16,8 +16,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from nbstate import memory
-from nbstate.selection import select
 from nbstate.session import current
+from nbstate.session.selection import select
 from nbstate.view.page import duration
 from nbstate.view.table import Table
 

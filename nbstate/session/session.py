@@ -6,12 +6,12 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import travel
 from nbstate.launcher import _check_devices, _check_place, _world_size
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
-from nbstate.selection import select
-from nbstate.team import Team
+from nbstate.session import travel
+from nbstate.session.selection import select
+from nbstate.session.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from nbstate.errand import Calls, Errand
     from nbstate.job import Job
-    from nbstate.ranks import Rank
+    from nbstate.job.ranks import Rank
     from nbstate.results import RankResults
-    from nbstate.selection import Selection
+    from nbstate.session.errand import Calls, Errand
+    from nbstate.session.selection import Selection
     from nbstate.view.timeline import Timeline
 
 _NOT_FOR_SESSIONS = (

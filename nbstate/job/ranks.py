@@ -11,8 +11,9 @@ import time
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, Literal
 
-from nbstate import processes, stacks, values
-from nbstate.output import RankOutput
+from nbstate import values
+from nbstate.job import processes, stacks
+from nbstate.job.output import RankOutput
 from nbstate.rank.bootstrap import STACK_SIGNAL
 from nbstate.wire import Collective, Failed, Look, Pulse, Returned
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from pathlib import Path
 
-    from nbstate.stacks import Stack
+    from nbstate.job.stacks import Stack
 
 RankState = Literal["starting", "running", "done", "failed", "stopped"]
 

@@ -14,15 +14,15 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbstate import logs, values
-from nbstate.errand import Errand, cut_off
-from nbstate.job import Job
+from nbstate import values
+from nbstate.job import Job, logs
+from nbstate.job.output import Cursor
 from nbstate.launcher import _where
-from nbstate.output import Cursor
 from nbstate.rank import cells, failure, groups
 from nbstate.rank.call import Call
 from nbstate.rank.session import serve
 from nbstate.results import RankResults
+from nbstate.session.errand import Errand, cut_off
 from nbstate.start.choice import choose_start
 from nbstate.view.session import Stage
 from nbstate.wire import READY, End, TaskDone
@@ -30,9 +30,9 @@ from nbstate.wire import READY, End, TaskDone
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nbstate.errand import Calls
+    from nbstate.job.ranks import Rank
     from nbstate.options import LaunchOptions
-    from nbstate.ranks import Rank
+    from nbstate.session.errand import Calls
 
 
 class Team:

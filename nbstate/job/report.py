@@ -11,8 +11,8 @@ from nbstate.wire import Failed
 if TYPE_CHECKING:
     from nbstate.errors import RankError, RankFailure
     from nbstate.job import Job
-    from nbstate.ranks import Line, Rank
-    from nbstate.stacks import Stack
+    from nbstate.job.ranks import Line, Rank
+    from nbstate.job.stacks import Stack
 
 Outcome = Literal["done", "failed", "stopped"]
 

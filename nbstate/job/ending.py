@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbstate.ranks import Line
+    from nbstate.job.ranks import Line
     from nbstate.wire import Collective
 
 DEAF_AFTER = 0.3

@@ -24,13 +24,14 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from nbstate import memory, processes
-from nbstate.deadlines import Deadlines
-from nbstate.ending import Ending
-from nbstate.inquiry import Inquiry
-from nbstate.matching import Matcher
-from nbstate.ranks import Line, Rank
-from nbstate.stall import Watch
+from nbstate import memory
+from nbstate.job import processes
+from nbstate.job.deadlines import Deadlines
+from nbstate.job.ending import Ending
+from nbstate.job.inquiry import Inquiry
+from nbstate.job.matching import Matcher
+from nbstate.job.ranks import Line, Rank
+from nbstate.job.stall import Watch
 from nbstate.start import limits
 from nbstate.start.guard import Guard
 from nbstate.start.setup import setup_for

@@ -15,10 +15,10 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from nbstate import report, whereabouts
-from nbstate.loop import Loop
+from nbstate.job import report, whereabouts
+from nbstate.job.loop import Loop
+from nbstate.job.ranks import Line, Rank
 from nbstate.metrics import Metrics
-from nbstate.ranks import Line, Rank
 from nbstate.results import RankResults
 from nbstate.start.nodes import OneNode
 from nbstate.start.place import MARK

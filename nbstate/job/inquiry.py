@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nbstate.ranks import Line
+    from nbstate.job.ranks import Line
 
 ANSWER_WITHIN = 1.0
 """Seconds after which a rank that has not said where it is is taken to be unable to.

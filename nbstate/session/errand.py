@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbstate import report, travel, values
-from nbstate.output import Cursor
-from nbstate.sockets import between
+from nbstate import values
+from nbstate.job import report
+from nbstate.job.output import Cursor
+from nbstate.session import travel
+from nbstate.session.sockets import between
 from nbstate.wire import Cut, Task
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
 
     from nbstate.errors import RankFailure
     from nbstate.job import Job
+    from nbstate.job.output import Piece, RankOutput
+    from nbstate.job.ranks import Line, Rank, RankState
     from nbstate.options import LaunchOptions
-    from nbstate.output import Piece, RankOutput
-    from nbstate.ranks import Line, Rank, RankState
     from nbstate.wire import Failed, TaskDone
 
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]

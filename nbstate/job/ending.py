@@ -85,12 +85,10 @@ class Ending:
             self._inquire(look)
 
     def _end_the_deaf(self, before: dict[Line, Collective | None], after_failure: bool) -> None:
-        deaf = [
-            line
-            for line in self._alive()
-            if line.collective and line.collective == before.get(line)
-        ]
-        if after_failure or len(deaf) == len([line for line in self._alive() if line.at_work]):
-            for line in deaf:
-                line.deaf = True
+        at_work = [line for line in self._alive() if line.at_work]
+        now = {line: found for line in at_work if (found := line.collective) is not None}
+        deaf = {line: found for line, found in now.items() if found == before.get(line)}
+        if after_failure or len(deaf) == len(at_work):
+            for line, found in deaf.items():
+                line.deaf_in = found.name
                 line.signal(signal.SIGTERM)

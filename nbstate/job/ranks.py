@@ -109,7 +109,7 @@ class Line:
         self.told_to_stop = False
         self._sent: set[int] = set()
         self.told_wrong = False
-        self.deaf = False
+        self.deaf_in = ""  # the collective in which it heard no interrupt
         self.pulse: Pulse | None = None
         self._pulse_awaited = False
         self._cpu = 0.0

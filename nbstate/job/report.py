@@ -77,7 +77,7 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
     message = end_in_words(rank.exitcode)
     if line.ended_by_us and not line.began:
         message = "stopped before it began"
-    elif line.deaf:
+    elif line.deaf_in:
         message = "lost its peer" if job.loop.reason == "failure" else "ended while it waited"
     elif line.ended_by_us:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
@@ -94,7 +94,7 @@ def _ended_without_word(job: Job, line: Line) -> RankFailure:
         message=message,
         traceback=_last_stack(stack),
         where=stack.where,
-        collective=stack.collective,
+        collective=line.deaf_in or stack.collective,
         secondary=line.ended_by_us,
         when=line.ended_at + job.nodes.clock,
         node=job.nodes.number,

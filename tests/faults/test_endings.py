@@ -226,4 +226,5 @@ def test_ranks_that_wait_for_each_other_in_vain_are_not_waited_for(notebook):
         notebook_launcher(train, num_processes=2, grace=600, timeout=2)
     """)
     assert cell.error.ename == "RankTimeoutError"
-    assert "in broadcast" in cell.error.evalue
+    assert "rank 0: ended while it waited" in cell.error.evalue
+    assert "in train: dist.broadcast(" in cell.error.evalue

@@ -251,6 +251,7 @@ class Failed:
     `when` is a reading of the machine's monotonic clock in nanoseconds, comparable between ranks.
     `where` is the innermost line of the user's own code; `collective` the operation it waited in.
     `exception` is the pickled exception where it can travel; `exit_code` what `sys.exit` was given.
+    `returned`: the function had returned, and its value could not travel.
     """
 
     when: int
@@ -263,3 +264,4 @@ class Failed:
     peer_lost: bool = False
     exit_code: int | None = None
     exception: bytes | None = None
+    returned: bool = False

@@ -290,7 +290,7 @@ class Loop:
             self._take_result(line, message)
         elif isinstance(message, Failed):
             line.failed = message
-            self._failed(line)
+            (self._over_for if message.returned else self._failed)(line)
         else:
             self._job.heard(line.rank, message)
             self._watch.moved()
@@ -298,16 +298,16 @@ class Loop:
     def _take_result(self, line: Line, message: Returned) -> None:
         line.returned = message
         self._job.take_result(line)
-        if line.failed is not None:
-            self._failed(line)
-            line.send(Leave())
-            return
-        line.rank.state = "done"
+        self._over_for(line)
+
+    def _over_for(self, line: Line) -> None:
+        """A rank's function has returned; where its value is lost, the others' are not."""
+        line.rank.state = "done" if line.failed is None else "failed"
         self._watch.spoke()
         self._matcher.returned(line.rank.index)
         if self.reason is not None:
             line.send(Leave())
-        elif all(other.rank.state == "done" or other.rank.gone for other in self.lines):
+        elif all(other.has_returned or other.rank.gone for other in self.lines):
             self._job.nodes.returned()
 
     def _bury(self, line: Line) -> None:
@@ -366,7 +366,7 @@ class Loop:
         self._job.stopping()
         self._job.nodes.stopping(reason)
         for line in self.lines:
-            if line.rank.state == "done":
+            if line.has_returned:
                 line.send(Leave())
         self._ending().begin(self._job.options.grace, after_failure=reason == "failure")
 

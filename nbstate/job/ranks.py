@@ -294,6 +294,11 @@ class Line:
     # -- the end
 
     @property
+    def has_returned(self) -> bool:
+        """Whether the function is over without a failure of its own: the rank waits to leave."""
+        return self.returned is not None or (self.failed is not None and self.failed.returned)
+
+    @property
     def ended_by_us(self) -> bool:
         """Whether a rank that left no word was ended from here, and did not fail by itself."""
         by_signal = self.rank.exitcode is not None and -self.rank.exitcode in self._sent

@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
@@ -178,12 +178,12 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
     front.finish()
     capture.flush()
     channel.send(outcome, descriptor)
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, Failed) and not outcome.returned:
         # Peers that wait for this rank in a collective learn of its end by its closed connections.
         return outcome.exit_code or 1
     leave.wait()
     _leave()
-    return 0
+    return 1 if isinstance(outcome, Failed) else 0
 
 
 def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Failed, int | None]:
@@ -194,8 +194,6 @@ def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Fai
         if task.prepare is not None:
             task.prepare()
         value = call(task.function, task.args, task.kwargs)
-        payload, raw = values.dump(value, "result", by_reference)
-        buffers, descriptor, length = values.share(raw)
         weights = _weights(task.write_back) if setup.local_rank == 0 else ()
     except SystemExit as error:
         if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
@@ -204,6 +202,11 @@ def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Fai
         return failure.describe(error), None
     except BaseException as error:
         return failure.describe(error), None
+    try:
+        payload, raw = values.dump(value, "result", by_reference)
+        buffers, descriptor, length = values.share(raw)
+    except Exception as error:
+        return replace(failure.describe(error), returned=True), None
     return Returned(payload, buffers, length, weights, _lingering()), descriptor
 
 

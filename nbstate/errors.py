@@ -284,17 +284,22 @@ class CellInterrupt(KeyboardInterrupt):
 def _when_interrupted(failure: RankFailure) -> str:
     where = f" ({failure.where})" if failure.where else ""
     if not failure.type_name:
-        return f"{failure.headline}{where}"
+        return _ended_from_outside(failure)
     if failure.collective:
         return f"was in {failure.collective}{where}"
     return f"was at {failure.where}" if failure.where else "was stopped"
 
 
+def _ended_from_outside(failure: RankFailure) -> str:
+    inside = f", in {failure.collective}" if failure.collective else ""
+    where = f" ({failure.where})" if failure.where else ""
+    return f"{failure.headline}{inside}{where}"
+
+
 def _in_one_line(failure: RankFailure, first: int) -> str:
     where = f" ({failure.where})" if failure.where else ""
-    if failure.secondary and not failure.type_name:  # ended from outside
-        inside = f", in {failure.collective}" if failure.collective else ""
-        return f"{failure.headline}{inside}{where}"
+    if failure.secondary and not failure.type_name:
+        return _ended_from_outside(failure)
     if failure.secondary and failure.collective:
         return f"lost its peer in {failure.collective}{where}"
     if failure.secondary and failure.type_name != "KeyboardInterrupt":

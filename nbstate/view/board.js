@@ -168,6 +168,7 @@ class View {
     this.facts = head.appendChild(element("span", "nbs-facts"));
     this.stopButton = this.button(head, "Stop", () => this.board.stop());
     this.whereButton = this.button(head, "Where is everyone?", () => this.board.where());
+    this.notes = this.root.appendChild(element("div", "nbs-notes"));
   }
 
   button(head, label, act) {
@@ -266,7 +267,8 @@ class View {
     this.root.dataset.state = status.state;
     this.title.textContent = status.name;
     this.state.textContent = `${MARKS[status.state] || ""} ${status.state}`;
-    this.facts.textContent = [status.where, duration(this.board.elapsed), ...status.notes].filter(Boolean).join(" · ");
+    this.facts.textContent = [status.where, duration(this.board.elapsed)].filter(Boolean).join(" · ");
+    this.notes.textContent = status.notes.join("\n");
     this.logs.textContent = `all that the ranks say: ${status.logs}`;
     this.stopButton.disabled = !this.board.running;
     this.whereButton.disabled = !this.board.running;

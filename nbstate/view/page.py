@@ -80,7 +80,7 @@ def make_page(job: Job, widgets: Widgets | None = None, *, timed: bool = True) -
     """
     sheets = [_sheet(rank, widgets) for rank in job.ranks]
     parts = [_heading(job, timed=timed)]
-    parts += [f"<div>{html.escape(note)}</div>" for note in job.notes]
+    parts += [f'<div style="white-space:pre-wrap">{html.escape(note)}</div>' for note in job.notes]
     plain = [summary(job, timed=timed), *job.notes]
     for rank, sheet in zip(job.ranks, sheets, strict=True):
         opened = len(job.ranks) <= OPEN_RANKS or rank.index == 0 or rank.state == "failed"

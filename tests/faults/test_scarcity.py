@@ -30,10 +30,11 @@ def test_results_larger_than_dev_shm(tmp_path):
 def test_a_full_temporary_disk_loses_the_log_not_the_run(tmp_path):
     cell = with_namespaces(
         ["--mount"],
-        "mount -t tmpfs -o size=1m tmpfs /tmp",
+        f"mount -t tmpfs -o size=1m tmpfs {tmp_path}; export TMPDIR={tmp_path}",
         SETUP,
         """
-        with open("/tmp/filler", "wb", buffering=0) as file:
+        import tempfile
+        with open(tempfile.gettempdir() + "/filler", "wb", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(4096))

@@ -264,6 +264,9 @@ class Loop:
             self.listen(descriptor, lambda: self._hear_text(line, stream))
 
     def _hear_messages(self, line: Line) -> None:
+        # What a rank printed before it sent a message is heard before it.
+        for stream in ("stdout", "stderr"):
+            line.read_text(stream)
         heard = False
         for message in line.messages():
             heard = True

@@ -15,9 +15,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import travel, values
 from nbstate.rank import bootstrap, capture, cells, failure, front, groups
-from nbstate.session import travel
 from nbstate.wire import READY, Cut, End, Failed, Task, TaskDone
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import travel, values
 from nbstate.job import report
 from nbstate.job.output import Cursor
-from nbstate.session import travel
 from nbstate.session.sockets import between
 from nbstate.wire import Cut, Task
 

@@ -6,10 +6,10 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nbstate import travel
 from nbstate.launcher import _check_devices, _check_place, _world_size
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
-from nbstate.session import travel
 from nbstate.session.selection import select
 from nbstate.session.team import Team
 

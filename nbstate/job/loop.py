@@ -254,7 +254,7 @@ class Loop:
     def _hear_text(self, line: Line, stream: str) -> None:
         """Read, and let the next text gather for a moment: a rank writes line by line."""
         self.forget(line.stdout if stream == "stdout" else line.stderr)
-        if line.read_text(stream):
+        if line.read_text(stream) != b"":
             self._at(TEXT_EVERY, lambda: self._listen_to_text(line, stream))
         self._watch.spoke()
 

@@ -159,16 +159,16 @@ class Line:
 
     # -- hearing
 
-    def read_text(self, stream: str) -> bool:
-        """Read what the rank wrote to `stream` by now; False where there was nothing."""
+    def read_text(self, stream: str) -> bytes | None:
+        """Take in what the rank wrote to `stream`; None: nothing by now, empty: nor ever again."""
         descriptor = self.stdout if stream == "stdout" else self.stderr
         try:
             data = os.read(descriptor, READ_SIZE)
         except BlockingIOError:
-            return False
+            return None
         if data:
             self.rank.output.feed(stream, data)
-        return bool(data)
+        return data
 
     def messages(self) -> Iterator[object]:
         """Yield the messages that have arrived; a result's memory file is taken in with it."""

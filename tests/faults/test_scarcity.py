@@ -41,7 +41,7 @@ def test_a_full_temporary_disk_loses_the_log_not_the_run(tmp_path):
             except OSError as error:
                 print(error.strerror)
         def train():
-            print("a line" * 1000)
+            print("a line" * 400_000)  # more than the disk, so more than what others may free of it
             return torch.ones(1 << 20).sum().item()
         job = launch(train, num_processes=2)
         list(job.wait()), "a line" in job.ranks[0].stdout, job.notes

@@ -100,6 +100,7 @@ class Team:
         self._check_alive(ranks)
         with self._exclusively(name):
             errand = self._errand_for(ranks, name)
+            self.stage.move()
             try:
                 with errand.heeding_interrupts():
                     errand.begin(calls, self.by_reference)

@@ -50,10 +50,9 @@ class CurrentPlace:
     def __init__(self) -> None:
         self.place = this_place()
 
-    def move(self) -> Place:
+    def move(self) -> None:
         """Go to the cell that runs now."""
         self.place = this_place()
-        return self.place
 
     def write(self, stream: str, text: str) -> None:
         """Show text."""
@@ -87,9 +86,13 @@ class Stage:
         self._kind = choose_view(job.options.view)
         self._widgets = Relay(job, self._place, live=self._kind == "board").widgets
 
+    def move(self) -> None:
+        """Show what follows in the cell that runs now: before an errand begins, it may ask."""
+        self._place.move()
+
     def follow(self, errand: Errand, *, quiet: bool) -> None:
-        """Wait until an errand is over, and show it in the cell that runs now."""
-        place = self._place.move()
+        """Wait until an errand is over, and show it."""
+        place = self._place.place
         if quiet or self._kind == "silent":
             errand.wait()
         elif errand.wait(QUICK):

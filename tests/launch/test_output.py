@@ -63,6 +63,22 @@ def test_lines_of_two_ranks_are_never_mixed(shared_kernel):
     assert "lines only in " in cell.stdout
 
 
+def test_text_between_many_messages_is_all_heard(shared_kernel):
+    shared_kernel.run(SETUP)
+    cell = shared_kernel.run("""
+        import nbstate.metrics
+        def train():
+            for step in range(3_000):
+                nbstate.log(step=step)
+                nbstate.metrics.flush()          # a message of its own for every line
+                os.write(1, b"x" * 999 + b"\\n")
+        job = launch(train, num_processes=2)
+        job.wait()
+        [rank.log.stat().st_size for rank in job.ranks]
+    """)
+    assert cell.result == "[3000000, 3000000]"
+
+
 def test_ten_megabytes_without_a_newline(shared_kernel):
     shared_kernel.run(SETUP)
     cell = shared_kernel.run("""

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbstate import devices, one_process
+from nbstate import devices, one_process, plan
 from nbstate.job import Job, logs
 from nbstate.options import LaunchOptions
-from nbstate.rank import bootstrap
 from nbstate.rank.call import Call
 from nbstate.results import RankResults
 from nbstate.start import xla
@@ -191,15 +190,15 @@ def _run(
 ) -> RankResults | Job:
     named = {} if kwargs is None else kwargs
     _check_call(function, args, named)
-    _check_place()
-    ranks = _world_size(num_processes, options)
+    plan.check_not_in_a_rank()
+    ranks = plan.count_ranks(num_processes, options)
     alone = ranks == 1 and not options.meets_others
     in_the_kernel = alone and options.wait and not options.isolate
     if in_the_kernel and not xla.needed(options):  # the kernel must never take the TPU
         if num_processes is None and devices.count() == 0:
             print(_ALONE)  # noqa: T201 - the opening line of the cell
         return one_process.run(function, args, named, options)
-    _check_devices(ranks, options)
+    plan.check_devices(ranks, options)
     _check_write_back(options)
     start, why = choose_start(Call(function, args, named, options.write_back), options, ranks)
     from nbstate import view
@@ -207,7 +206,7 @@ def _run(
     name = getattr(function, "__name__", type(function).__name__)
     log_dir = logs.new_folder(options.log_dir)
     nodes = _meet(options, ranks)
-    where = _where(ranks, options)
+    where = plan.in_words(ranks, options)
     if nodes.number is not None:
         where += f", node {nodes.number} of {nodes.count}"
     try:
@@ -261,43 +260,6 @@ def _check_call(function: object, args: object, kwargs: object) -> None:
         ) from None
 
 
-def _check_place() -> None:
-    if bootstrap.current is not None:
-        raise RuntimeError(
-            f"this is rank {bootstrap.current.rank} of {bootstrap.current.world_size} of a run: "
-            "a rank cannot launch ranks; return from the function first"
-        )
-
-
-def _world_size(num_processes: object, options: LaunchOptions) -> int:
-    if num_processes is None:
-        if options.devices is not None:
-            return len(options.devices)
-        return 1 if options.cpu else max(1, devices.count())
-    hint = f"num_processes={num_processes!r}: expected a whole number of at least 1, or None"
-    if isinstance(num_processes, bool) or not isinstance(num_processes, int):
-        raise TypeError(hint)
-    if num_processes < 1:
-        raise ValueError(hint)
-    return num_processes
-
-
-def _check_devices(ranks: int, options: LaunchOptions) -> None:
-    if options.cpu or options.oversubscribe:
-        return
-    there = devices.count()
-    if options.devices is not None:
-        beyond = [index for index in options.devices if index >= there]
-        if beyond:
-            raise ValueError(f"devices={options.devices!r}: this machine has {there} accelerators")
-        there = len(options.devices)
-    if there and ranks > there:
-        raise ValueError(
-            f"num_processes={ranks} with {there} accelerators: ask for {there} at most, "
-            "or pass oversubscribe=True (ranks share devices) or cpu=True"
-        )
-
-
 def _check_write_back(options: LaunchOptions) -> None:
     modules = options.write_back
     if not isinstance(modules, (tuple, list)) or not all(
@@ -307,13 +269,6 @@ def _check_write_back(options: LaunchOptions) -> None:
 
 
 # -- what is told
-
-
-def _where(ranks: int, options: LaunchOptions) -> str:
-    kind = "cpu" if options.cpu else devices.kind()
-    word = "process" if ranks == 1 else "processes"
-    device = "CPU" if kind == "cpu" else kind.upper()
-    return f"{ranks} {device} {word}"
 
 
 def _tell_of_untouched_modules(

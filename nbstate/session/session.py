@@ -6,8 +6,7 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import travel
-from nbstate.launcher import _check_devices, _check_place, _world_size
+from nbstate import plan, travel
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
 from nbstate.session.selection import select
@@ -76,9 +75,9 @@ class Session:
         if unfit:
             raise TypeError(f"{unfit[0]}={options[unfit[0]]!r}: a session has no such option")
         self.options = replace(LaunchOptions.from_keywords(options), stall_after=None)
-        _check_place()
-        self.world_size = _world_size(num_processes, self.options)
-        _check_devices(self.world_size, self.options)
+        plan.check_not_in_a_rank()
+        self.world_size = plan.count_ranks(num_processes, self.options)
+        plan.check_devices(self.world_size, self.options)
         self._closed = False
         self._team = Team(self.world_size, self.options)
         _open.append(self)

@@ -14,10 +14,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import plan, values
 from nbstate.job import Job, logs
 from nbstate.job.output import Cursor
-from nbstate.launcher import _where
 from nbstate.rank import cells, failure, groups
 from nbstate.rank.call import Call
 from nbstate.rank.session import serve
@@ -53,7 +52,7 @@ class Team:
 
     def __init__(self, world_size: int, options: LaunchOptions) -> None:
         start, why = choose_start(Call(serve, (), {}), options, world_size)
-        where = _where(world_size, options)
+        where = plan.in_words(world_size, options)
         folder = logs.new_folder(options.log_dir)
         self.job = Job("session", start, options, world_size, where=where, log_dir=folder)
         self.errand: Errand | None = None

@@ -128,6 +128,7 @@ def _globals(function: types.FunctionType) -> Iterator[Part]:
             yield f"global variable {name!r}", function.__globals__[name]
 
 
+@functools.lru_cache(maxsize=256)  # a function is often launched again as it is
 def _global_names(code: types.CodeType) -> dict[str, None]:
     """The globals read by the code and by what is defined inside it, in order, without repeats."""
     names: dict[str, None] = {}

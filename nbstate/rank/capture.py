@@ -1,7 +1,7 @@
 """A rank's standard streams: pipes to the kernel in place of everything that was the kernel's.
 
 The pipes sit on file descriptors 1 and 2, so what C code and child programs print is caught too.
-Python's own streams write whole lines at once; a line that has no end yet follows a moment later.
+Python's own streams write whole lines at once; a line that has no end yet follows with the pulse.
 """
 
 from __future__ import annotations
@@ -11,16 +11,10 @@ import io
 import logging
 import os
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-FLUSH_EVERY = 0.1
-"""Seconds after which an unfinished line is sent all the same."""
-
-_STOP = threading.Event()
+    from collections.abc import Iterator, Sequence
 
 
 def capture(stdout: int, stderr: int) -> int:
@@ -42,11 +36,11 @@ def capture(stdout: int, stderr: int) -> int:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the rank
     sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc] # Final in typeshed only
     sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
+    handlers = list(_logging_handlers())
     for kernel_stream in old["stdout"]:
-        _redirect(kernel_stream, sys.stdout)
+        _redirect(kernel_stream, sys.stdout, handlers)
     for kernel_stream in old["stderr"]:
-        _redirect(kernel_stream, sys.stderr)
-    threading.Thread(target=_flush_now_and_then, name="nbstate-flush", daemon=True).start()
+        _redirect(kernel_stream, sys.stderr, handlers)
     return stdout
 
 
@@ -72,9 +66,9 @@ def _streams(name: str) -> list[Any]:
     return [stream for stream in found if stream is not None]
 
 
-def _redirect(old: Any, new: TextIO) -> None:
+def _redirect(old: Any, new: TextIO, handlers: Sequence[logging.StreamHandler[Any]]) -> None:
     """Whoever kept one of the kernel's streams, such as a logging handler, writes to `new`."""
-    for handler in _logging_handlers():
+    for handler in handlers:
         if handler.stream is old:
             # Not setStream(): it flushes the old stream, whose sending thread is not in here.
             handler.stream = new
@@ -89,8 +83,3 @@ def _logging_handlers() -> Iterator[logging.StreamHandler[Any]]:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler):
                 yield handler
-
-
-def _flush_now_and_then() -> None:
-    while not _STOP.wait(FLUSH_EVERY):
-        flush()

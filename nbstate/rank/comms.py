@@ -36,8 +36,7 @@ def install(channel: Channel, *, forked: bool) -> None:
         _take_over_ipykernels(comms)
     elif importlib.util.find_spec("comm") is not None:  # without it, widgets need a kernel
         _provide_own(comms)
-    channel.handlers[CommMessage] = comms.inbox.put
-    threading.Thread(target=comms.listen, name="nbstate-widgets", daemon=True).start()
+    channel.handlers[CommMessage] = comms.take
 
 
 def _take_over_ipykernels(comms: RankComms) -> None:
@@ -70,7 +69,8 @@ class RankComms:
     """Carries the messages of every comm of this process."""
 
     def __init__(self, channel: Channel) -> None:
-        self.inbox: queue.SimpleQueue[CommMessage] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[CommMessage] = queue.SimpleQueue()
+        self._listens = False
         self._channel = channel
         self._own: set[str] = set()
         self._pid = os.getpid()
@@ -97,10 +97,17 @@ class RankComms:
         raw = tuple(bytes(buffer) for buffer in buffers or ())
         self._channel.send(CommMessage(kind, content, as_json(metadata or {}), raw))
 
-    def listen(self) -> None:
+    def take(self, message: CommMessage) -> None:
+        """Take what the page says; called in the channel's thread."""
+        self._inbox.put(message)
+        if not self._listens:
+            self._listens = True
+            threading.Thread(target=self._listen, name="nbstate-widgets", daemon=True).start()
+
+    def _listen(self) -> None:
         """Hand what the page says to the comm that it is for, for ever."""
         while True:
-            message = self.inbox.get()
+            message = self._inbox.get()
             try:
                 self._deliver(message)
             except Exception:  # a callback of the user's: told in the rank's text, as a cell would

@@ -6,6 +6,7 @@ each is replaced here, once, by one that speaks through the rank's channel.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -16,6 +17,13 @@ from nbstate.rank import stdin
 
 if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
+
+
+def prepare() -> None:
+    """Import in the kernel, once, what its forked ranks would each import for themselves."""
+    if getattr(running_shell(), "kernel", None) is not None:
+        for name in ("ipykernel.comm.comm", "nbstate.rank.comms"):
+            importlib.import_module(name)
 
 
 def install(channel: Channel, marks: int, *, make_shell: bool = False) -> None:

@@ -8,13 +8,13 @@ import signal
 import socket
 import stat
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def follow(kernel_pid: int | None) -> None:
@@ -25,8 +25,8 @@ def follow(kernel_pid: int | None) -> None:
     `kernel_pid` is None for a rank whose parent is not the kernel but the kernel's fork server.
     """
     os.setpgid(0, 0)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if kernel_pid not in (None, os.getppid()):  # it died before the line above could take effect
         os._exit(1)
 
@@ -38,8 +38,8 @@ def let_go(descriptors: Sequence[int]) -> None:
     another file and then be closed by the object that owned it.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    open_now = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd").iterdir()
-    ports = [int(file.name) for file in open_now if _is_listening(int(file.name))]
+    open_now = os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")  # noqa: PTH208 - no object for each
+    ports = [number for number in map(int, open_now) if _is_listening(number)]
     for descriptor in (*descriptors, *ports):
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
@@ -49,11 +49,13 @@ def _is_listening(descriptor: int) -> bool:
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
             return False
-        duplicate = socket.socket(fileno=os.dup(descriptor))
     except OSError:  # the descriptor of the listing itself, closed by now
         return False
-    with duplicate:
-        try:
-            return bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-        except OSError:
-            return False
+    # What kind of socket it is makes no difference here, and is not asked for.
+    looked_at = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        return bool(looked_at.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False
+    finally:
+        looked_at.detach()

@@ -1,16 +1,18 @@
-"""A rank's pulse: a sign that it moves, and word of where it is.
+"""A rank's pulse: unfinished lines are sent, a sign that it moves, and word of where it is.
 
-A thread looks at the main thread's frames once a second. It speaks only if they have moved since,
+A thread sends ten times a second what Python holds back of a line that has no end yet, and looks at
+the main thread's frames once a second. It speaks only if they have moved since,
 so a rank that waits says nothing, and silence means something.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from typing import TYPE_CHECKING
 
-from nbstate.rank import collectives, failure
+from nbstate.rank import capture, collectives, failure
 from nbstate.wire import Look, Pulse
 
 if TYPE_CHECKING:
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
 
     from nbstate.rank.channel import Channel
 
-EVERY = 1.0
-"""Seconds between two looks."""
+EVERY = 0.1
+"""Seconds between two beats."""
+LOOK_EVERY = 10
+"""Beats between two looks."""
 
 # Somebody who waits in one of these looks at the clock now and then, and does not move.
 _WAITING_ROOMS = ("nbstate/state/waiting.py", "nbstate/rank/stdin.py")
@@ -35,7 +39,11 @@ def start(channel: Channel) -> None:
 
 def _beat(channel: Channel, never: threading.Event) -> None:
     before = None
-    while not never.wait(EVERY):
+    for beat in itertools.count(1):
+        never.wait(EVERY)
+        capture.flush()
+        if beat % LOOK_EVERY:
+            continue
         now = _position()
         if now != before:
             channel.send(_look(moved=before is not None))  # the first look has none before it

@@ -18,7 +18,7 @@ from multiprocessing import popen_fork
 from multiprocessing.context import ForkProcess
 from typing import TYPE_CHECKING
 
-from nbstate.rank import bootstrap
+from nbstate.rank import bootstrap, front
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +54,7 @@ class Fork:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.kernel_pid = os.getpid()
+        front.prepare()
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:

@@ -43,9 +43,14 @@ def try_descriptors(count: int) -> None:
     OSError
         This process may not have so many more.
     """
-    with contextlib.ExitStack() as opened:
-        for _ in range(count):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+    opened: list[int] = []
+    try:
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+        while len(opened) < count:
+            opened.append(os.dup(opened[0]))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

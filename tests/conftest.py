@@ -36,14 +36,27 @@ def _describe(process: psutil.Process) -> str:
         return ""
 
 
+def _is_helper(process: psutil.Process) -> bool:
+    return any(helper in _describe(process) for helper in STANDARD_HELPERS)
+
+
+def _of_a_test(process: psutil.Process) -> bool:
+    """Tell a rank, which the fork server has made and which looks like it, from the server."""
+    try:
+        parent = process.parent()
+    except psutil.NoSuchProcess:
+        return False
+    return not _is_helper(process) or (parent is not None and _is_helper(parent))
+
+
 @pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
     """Fail a test after which a process is alive (or a zombie) that was not there before it."""
     before = _descendants()
     yield
-    _, alive = psutil.wait_procs(_descendants() - before, timeout=10)
+    made = [process for process in _descendants() - before if _of_a_test(process)]
+    _, alive = psutil.wait_procs(made, timeout=10)
     left = [line for p in alive if (line := _describe(p))]
-    left = [line for line in left if not any(helper in line for helper in STANDARD_HELPERS)]
     assert not left, "left running: " + "; ".join(left)
 
 

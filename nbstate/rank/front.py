@@ -6,6 +6,7 @@ each is replaced here, once, by one that speaks through the rank's channel.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.util
 import sys
@@ -63,7 +64,9 @@ def _made_shell() -> Any:
         config.IPKernelApp = Config()  # and for this, where they would use widgets
         for name in ("tqdm.auto", "tqdm.autonotebook"):
             sys.modules.pop(name, None)  # torch has imported them, when nothing said so
-    return ZMQInteractiveShell.instance(config=config, user_module=sys.modules["__main__"])
+    shell = ZMQInteractiveShell.instance(config=config, user_module=sys.modules["__main__"])
+    builtins.get_ipython = shell.get_ipython  # type: ignore[attr-defined] # as while a cell runs
+    return shell
 
 
 def finish() -> None:

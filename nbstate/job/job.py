@@ -244,6 +244,10 @@ class Job:
         self._listeners.add(event)
         event.set()
 
+    def over_within(self, seconds: float) -> bool:
+        """Wait until the run is over, at most so long; tell whether it is."""
+        return self._over.wait(seconds)
+
     def shown_by(self, view: Shown) -> None:
         """Have whoever waits for this job wait for `view` too, until it has shown everything."""
         self._views.append(weakref.ref(view))  # it lives until it has

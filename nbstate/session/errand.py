@@ -9,26 +9,22 @@ To the views it has the face of a job whose ranks have said nothing before.
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbstate import travel, values
 from nbstate.job import report
-from nbstate.job.output import Cursor
-from nbstate.session.sockets import between
-from nbstate.wire import Cut, Task
+from nbstate.session.part import Part
+from nbstate.session.release import Release
+from nbstate.wire import Task
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nbstate.errors import RankFailure
     from nbstate.job import Job
-    from nbstate.job.output import Piece, RankOutput
-    from nbstate.job.ranks import Line, Rank, RankState
+    from nbstate.job.output import Cursor
+    from nbstate.job.ranks import Line, RankState
     from nbstate.options import LaunchOptions
     from nbstate.wire import Failed, TaskDone
 
@@ -36,72 +32,8 @@ Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 Calls = Call | Mapping[int, Call]
 """One call for all ranks, or one for each."""
 
-HEEDS_WITHIN = 1.0
-"""Seconds in which a rank that is not stuck in C code has heeded an interrupt and told of it."""
-
 LOOK_EVERY = 0.25
 """Seconds between two looks at whether a rank waits for one that has failed."""
-
-
-class Since:
-    """A rank's output from `start` on."""
-
-    def __init__(self, output: RankOutput, start: Cursor) -> None:
-        self._output = output
-        self._start = start
-        self._lines = output.lines
-
-    def read(self, cursor: Cursor) -> Piece:
-        """Return what has come since `cursor`."""
-        return self._output.read(self._start if cursor == Cursor() else cursor)
-
-    @property
-    def lines(self) -> int:
-        """How many lines the rank has written since."""
-        return self._output.lines - self._lines
-
-    @property
-    def path(self) -> Path:
-        """The log of the session."""
-        return self._output.path
-
-    @property
-    def log_error(self) -> OSError | None:
-        """Why the log is not whole, if it is not."""
-        return self._output.log_error
-
-
-class Part:
-    """One rank's part in an errand; views take it for a rank."""
-
-    def __init__(self, rank: Rank, start: Cursor) -> None:
-        self._rank = rank
-        self.index = rank.index
-        self.output = Since(rank.output, start)
-        self.state: RankState = "running"
-        self.seconds: float | None = None
-        self.failure: RankFailure | None = None
-        self.value: Any = None
-
-    @property
-    def doing(self) -> str:
-        """What it is doing, '' when it has done its part."""
-        return self._rank.doing if self.state == "running" else ""
-
-    @property
-    def memory(self) -> int | None:
-        """The rank's resident memory in bytes."""
-        return self._rank.memory
-
-    @property
-    def pid(self) -> int | None:
-        """The rank's process."""
-        return self._rank.pid
-
-    @property
-    def exitcode(self) -> int | None:
-        """What the rank's process ended with."""
-        return self._rank.exitcode
 
 
 class Errand:
@@ -117,6 +49,15 @@ class Errand:
         What to call it, such as the function's name.
     starts
         The ranks that take part, and where the output of each begins.
+
+    Attributes
+    ----------
+    interrupted
+        Its ranks were interrupted by the user.
+    cut
+        Connections between ranks were cut, so that their process groups are of no use any more.
+    called_off
+        Why its ranks were ended in the middle of it, '' where they were not.
     """
 
     error = None
@@ -131,8 +72,8 @@ class Errand:
         self.where = job.where
         self.notes: list[str] = []
         self.interrupted = self.cut = False
-        self._pressed = 0.0
-        self._freed: set[int] = set()
+        self.called_off = ""
+        self.release = Release(self)
         self._settled = threading.Condition()
         self._listeners: set[threading.Event] = set()
         self._began = time.monotonic()
@@ -149,6 +90,11 @@ class Errand:
     def done(self) -> bool:
         """Whether every rank has answered or is gone."""
         return not self.pending
+
+    def over_within(self, seconds: float) -> bool:
+        """Wait until it is done, at most so long; tell whether it is."""
+        with self._settled:
+            return self._settled.wait_for(lambda: self.done, seconds)
 
     @property
     def state(self) -> str:
@@ -174,7 +120,7 @@ class Errand:
 
     def stop(self) -> None:
         """Do what the first press of the stop button does; the ranks stay."""
-        self.interrupt()
+        self.release.interrupt()
 
     def stacks(self) -> str:
         """Return where each rank is, as text."""
@@ -203,15 +149,24 @@ class Errand:
             A part of it cannot travel; no rank was asked.
         """
         if isinstance(calls, tuple):
-            letters = [(self.pending, _letter(self.number, calls, by_reference))]
+            letters = [(self.pending, self._letter(calls, by_reference))]
         else:
-            packed = {
-                rank: _letter(self.number, call, by_reference) for rank, call in calls.items()
-            }
-            letters = [([rank], letter) for rank, letter in packed.items()]
+            letters = []
+            try:
+                for rank, call in calls.items():
+                    letters.append(([rank], self._letter(call, by_reference)))
+            except BaseException:
+                for _, (_, file) in letters:
+                    _close(file)
+                raise
         for ranks, (task, file) in letters:
             if not self.job.loop.ask(lambda r=ranks, t=task, f=file: self._send(r, t, f)):  # type: ignore[misc]
                 _close(file)
+
+    def _letter(self, call: Call, by_reference: Mapping[int, str]) -> tuple[Task, int | None]:
+        payload, raw = travel.dump(call, "the call", by_reference)
+        buffers, file, length = values.share(raw)
+        return Task(self.number, payload, buffers, length), file
 
     def _send(self, ranks: Sequence[int], task: Task, file: int | None) -> None:
         for rank in ranks:
@@ -236,95 +191,15 @@ class Errand:
         if self.job.done:
             self._give_up()
         elif self._someone_failed() and not self.interrupted:
-            self._free_those_who_wait_in_vain()
+            self.release.those_who_wait_in_vain()
 
-    @contextmanager
-    def heeding_interrupts(self) -> Iterator[None]:
-        """Have an interrupt of this cell meet the ranks, and not the code here that waits for them.
-
-        The first one interrupts the ranks, a second one ends those that do not heed it.
-        """
-
-        def press(_number: int, _frame: object) -> None:
-            # In a thread: this thread may hold a lock that is needed.
-            threading.Thread(
-                target=self._end_the_stuck if self.interrupted else self.interrupt
-            ).start()
-            self._pressed = self._pressed or time.monotonic()
-            self.interrupted = True
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGINT, press)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in every rank that has not answered; all of them stay."""
-        self.interrupted = True
-        self._interrupt(self.pending)
-
-    def _interrupt(self, ranks: Sequence[int]) -> None:
-        """Signal these ranks; what holds up one that does not heed it, a collective, is cut."""
-
-        def signal_them() -> None:
-            for rank in ranks:
-                if rank in self.pending:
-                    self.job.loop.lines[rank].signal(signal.SIGINT)
-
-        def cut_them() -> None:
-            deaf = [rank for rank in ranks if rank in self.pending]
-            if deaf:
-                self.cut = True
-                cut_off(self.job, deaf)
-
-        self.job.loop.ask(signal_them)
-        later = threading.Timer(HEEDS_WITHIN, lambda: self.job.loop.ask(cut_them))
-        later.daemon = True
-        later.start()
-
-    def _end_the_stuck(self) -> None:
-        with self._settled:  # one that is about to tell how far it was is not stuck
-            left = self._pressed + HEEDS_WITHIN - time.monotonic()
-            self._settled.wait_for(lambda: not self.pending, max(0.0, left))
-        stuck = self.pending
-
-        def kill() -> None:
-            for rank in stuck:
-                self.job.loop.lines[rank].told_to_stop = True
-                self.job.loop.lines[rank].kill()
-
-        self.job.loop.ask(kill)
+    def _someone_failed(self) -> bool:
+        return any(part.failure is not None for part in self.ranks)
 
     def _give_up(self) -> None:
         """The ranks are gone, and their loop has not told how: the session itself has failed."""
         for rank in self.pending:
             self.lost(self.job.loop.lines[rank])
-
-    def _someone_failed(self) -> bool:
-        return any(part.failure is not None for part in self.ranks)
-
-    def _free_those_who_wait_in_vain(self) -> None:
-        """A rank that has failed comes to no collective any more: interrupt who waits in one."""
-        before = self._waiting()
-        time.sleep(LOOK_EVERY / 5)  # a rank that only passes through is elsewhere by then
-        now = self._waiting().items()
-        stuck = {rank for rank, where in now if before.get(rank) == where} - self._freed
-        self._freed |= stuck
-        if stuck:
-            self._interrupt(sorted(stuck))
-
-    def _waiting(self) -> dict[int, object]:
-        self.job.loop.collect_stacks()
-        lines = [self.job.loop.lines[rank] for rank in self.pending]
-        return {
-            line.rank.index: (line.pulse.calls, line.collective)
-            for line in lines
-            if line.pulse is not None and line.collective is not None
-        }
 
     # -- told by the job's loop
 
@@ -350,10 +225,12 @@ class Errand:
         part = self.parts.get(line.rank.index)
         if part is not None and part.state == "running":
             part.failure = report.failure_of(self.job, line)
-            if line.told_to_stop:
+            if self.called_off:
+                part.failure.message = f"ended: {self.called_off}"
+            elif line.told_to_stop:
                 part.failure.message = "did not heed the interrupt and was ended"
             else:
-                part.failure.message += _last_words(part)
+                part.failure.message += part.last_words
             if not str(line.stack).strip():  # nothing of the user's is on it
                 part.failure.traceback = ""
             self._settle(part, "failed")
@@ -388,28 +265,6 @@ class Errand:
             event.set()
 
 
-def cut_off(job: Job, ranks: Sequence[int]) -> None:
-    """Shut down the connections of these ranks to all others. Used from the job's loop."""
-    pids = {line.rank.index: line.rank.pid for line in job.loop.lines if line.rank.alive}
-    for rank, found in between(pids, ranks, job.rendezvous.port).items():
-        job.loop.lines[rank].send(Cut(found))
-
-
-def _letter(number: int, call: Call, by_reference: Mapping[int, str]) -> tuple[Task, int | None]:
-    payload, raw = travel.dump(call, "the call", by_reference)
-    buffers, file, length = values.share(raw)
-    return Task(number, payload, buffers, length), file
-
-
 def _close(file: int | None) -> None:
     if file is not None:
         os.close(file)
-
-
-def _last_words(part: Part) -> str:
-    said = "".join(
-        entry.text for entry in part.output.read(Cursor()).entries if hasattr(entry, "text")
-    )
-    lines = said.split("\n")
-    last = [line for line in lines if line.strip()][-3:]
-    return "\nits last words:\n" + "\n".join(f"  {line}" for line in last) if last else ""

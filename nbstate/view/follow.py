@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-import time
 from typing import TYPE_CHECKING, ClassVar
 
 from nbstate.view.page import make_page
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from nbstate.relay.widgets import Widgets
     from nbstate.view.page import Page
     from nbstate.view.publish import Place
-
-GLANCE = 0.01
-"""Seconds in which the end of a job is noticed while its view holds back."""
 
 
 class View:
@@ -48,6 +44,7 @@ class View:
         self.widgets: Widgets | None = None
         self.changed = threading.Event()
         self.notes_told = 0
+        self._beginning = threading.Lock()
         # In the context of the cell: what ipykernel sends for this thread is then the cell's.
         context = contextvars.copy_context()
         self._thread = threading.Thread(
@@ -55,12 +52,23 @@ class View:
         )
 
     def start(self) -> None:
-        """Begin to follow the job."""
-        self.job.listen(self.changed)
-        self._thread.start()
+        """Begin to follow the job.
+
+        Who runs a notebook without a person keeps of each cell what comes while it runs: there, a
+        job that nobody waits for yet is shown from the moment that somebody does.
+        """
+        if self.place.watched or self.job.options.wait:
+            self._begin()
+
+    def _begin(self) -> None:
+        with self._beginning:
+            if self._thread.ident is None:
+                self.job.listen(self.changed)
+                self._thread.start()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until everything is shown, at most `timeout` seconds; tell whether it is."""
+        self._begin()
         self._thread.join(timeout)
         if self._thread.is_alive():
             return False
@@ -96,18 +104,13 @@ class View:
             rest = self.look()
             if done:
                 break
-            self._hold_back()
-            self.changed.wait(rest)
+            if not self.job.over_within(self.pace):
+                self.changed.wait(rest)
         page = make_page(self.job, self.widgets, timed=self.place.watched)
         View.last_page = self.job.page = page
         self.finish(page)
         if self.widgets is not None:
             self.widgets.close()
-
-    def _hold_back(self) -> None:
-        end = time.monotonic() + self.pace
-        while not self.job.done and (left := end - time.monotonic()) > 0:
-            time.sleep(min(GLANCE, left))
 
     def _go_on_plainly(self, error: Exception) -> None:
         from nbstate.view.plain import PlainView

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from nbstate.job.output import RankOutput
 from nbstate.options import LaunchOptions
 
 if TYPE_CHECKING:
-    import threading
     from pathlib import Path
 
 
@@ -38,7 +38,7 @@ class HandJob:
     where: str = "2 CPU processes, gloo"
     error: Exception | None = None
     notes: list[str] = field(default_factory=list)
-    done: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
     options: LaunchOptions = field(default_factory=LaunchOptions)
     listeners: list[threading.Event] = field(default_factory=list)
 
@@ -46,6 +46,13 @@ class HandJob:
         self.ranks = [
             HandRank(i, RankOutput(self.log_dir / f"rank{i}.log")) for i in range(self.world_size)
         ]
+
+    @property
+    def done(self) -> bool:
+        return self.over.is_set()
+
+    def over_within(self, seconds: float) -> bool:
+        return self.over.wait(seconds)
 
     def listen(self, event: threading.Event) -> None:
         self.listeners.append(event)
@@ -62,7 +69,8 @@ class HandJob:
             rank.output.finish()
             if rank.state == "running":
                 rank.state = state
-        self.state, self.done = state, True
+        self.state = state
+        self.over.set()
         self.notify()
 
 

@@ -3,9 +3,9 @@
 session     what the user holds: run, push, pull, refork
 magics      `%%ranks` and its relatives
 team        the ranks, from their start to their end
-errand      one thing that some of them do
+errand      one thing that some of them do; part: what one rank has to do with it
+release     ranks freed from what they are in
 selection   which of them
-travel      functions on their way to them
 sockets     connections between them
 """
 

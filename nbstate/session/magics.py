@@ -86,7 +86,7 @@ class RankMagics(Magics):
                 source,
                 ranks,
                 collect=options.out is not None,
-                count=self._user.execution_count,
+                count=_number_of_cell(self._user),
                 quiet=options.quiet,
             )
         finally:
@@ -179,6 +179,14 @@ def _parsed(line: str) -> argparse.Namespace:
         raise UsageError(f"%%ranks: --out {options.out}: expected the name of a variable")
     options.ranks = ",".join(rest) or "all"
     return options
+
+
+def _number_of_cell(shell: Any) -> int:
+    """Return the number that the running cell has in the notebook.
+
+    Not `execution_count`: some versions of IPython have counted on before the cell runs.
+    """
+    return len(shell.history_manager.input_hist_parsed) - 1
 
 
 def _session() -> Session:

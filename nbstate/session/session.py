@@ -224,21 +224,21 @@ class Session:
     def refork(self) -> None:
         """Replace the ranks by fresh ones, forked from the kernel as it is now."""
         self._check_open()
-        self._team.leave()
+        self._team.leave("its session was given fresh ranks")
         self._team.join()  # what they hold, memory of devices above all, is free for the new ones
         self._team = Team(self.world_size, self.options)
 
     def interrupt(self) -> None:
         """Interrupt what the ranks are doing; they stay."""
         if self.doing is not None:
-            self.doing.interrupt()
+            self.doing.release.interrupt()
 
     def close(self) -> None:
         """End the ranks; returns when they are gone."""
         if not self.closed:
             self._closed = True
             _open.remove(self)
-            self._team.leave()
+            self._team.leave("its session was closed")
             self._team.join()
 
     def __enter__(self) -> Self:

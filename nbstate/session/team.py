@@ -21,7 +21,8 @@ from nbstate.rank import cells, failure, groups
 from nbstate.rank.call import Call
 from nbstate.rank.session import serve
 from nbstate.results import RankResults
-from nbstate.session.errand import Errand, cut_off
+from nbstate.session.errand import Errand
+from nbstate.session.release import cut_off
 from nbstate.start.choice import choose_start
 from nbstate.view.session import Stage
 from nbstate.wire import READY, End, TaskDone
@@ -101,7 +102,7 @@ class Team:
             errand = self._errand_for(ranks, name)
             self.stage.move()
             try:
-                with errand.heeding_interrupts():
+                with errand.release.by_the_stop_button():
                     errand.begin(calls, self.by_reference)
                     self.stage.follow(errand, quiet=quiet)
                     self._finish(errand)
@@ -115,12 +116,14 @@ class Team:
         self._read_on(errand)
         self._mend(errand)
 
-    def leave(self) -> None:
-        """Have the ranks end; `join` waits for it."""
+    def leave(self, why: str) -> None:
+        """Have the ranks end, also in the middle of an errand; `join` waits for it."""
         for rank in self.job.ranks:
             if rank.alive:
                 self.job.tell(rank.index, End())
-        if self.errand is not None:
+        errand = self.errand
+        if errand is not None:
+            errand.called_off = why
             self.job.kill()
 
     def join(self) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from nbstate.job import Job
     from nbstate.relay.widgets import Widgets
-    from nbstate.session.errand import Errand, Part
+    from nbstate.session.errand import Errand
+    from nbstate.session.part import Part
     from nbstate.view.follow import View
     from nbstate.view.page import Page
     from nbstate.view.publish import Bundle, Place

@@ -48,6 +48,7 @@ class Setup:
     world_size: int
     kernel_pid: int | None
     call: Call | Parcel
+    by_reference: Mapping[int, str]
     environment: Mapping[str, str]
     threads: int | None
     seed: int | tuple[str, int] | None
@@ -74,9 +75,9 @@ def live(setup: Setup) -> None:
     code = 1
     talk = channel = Channel(setup.connection)
     try:
-        by_reference = _begin(setup)
+        _begin(setup)
         _set_up(setup)
-        code = _work_and_report(setup, channel, by_reference)
+        code = _work_and_report(setup, channel)
     except BaseException as error:
         _last_words(channel, error)
     finally:
@@ -94,7 +95,7 @@ def _last_words(channel: Channel, error: BaseException) -> None:
         os.write(2, f"nbstate: {type(error).__name__} while a rank was ending\n".encode())
 
 
-def _begin(setup: Setup) -> Mapping[int, str]:
+def _begin(setup: Setup) -> None:
     parent.follow(setup.kernel_pid)
     _be_the_main_thread()
     parent.let_go(setup.not_ours)
@@ -102,7 +103,6 @@ def _begin(setup: Setup) -> Mapping[int, str]:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     faulthandler.enable(setup.stacks, all_threads=True)
     faulthandler.register(STACK_SIGNAL, file=setup.stacks, all_threads=False)
-    return values.names_in_main()
 
 
 def _be_the_main_thread() -> None:
@@ -158,7 +158,7 @@ def seed(chosen: int | tuple[str, int] | None, rank: int) -> None:
 # -- work and report
 
 
-def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, str]) -> int:
+def _work_and_report(setup: Setup, channel: Channel) -> int:
     leave = threading.Event()
     channel.handlers[Leave] = lambda _: leave.set()
     fresh = setup.surroundings is not None and setup.surroundings.notebook
@@ -171,7 +171,7 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
     channel.listen()
     this_rank = os.getpid()
     channel.send(Started(this_rank))
-    outcome, descriptor = _call(setup, by_reference)
+    outcome, descriptor = _call(setup)
     if os.getpid() != this_rank:  # a child that the function forked, and that came back from it
         return 0 if isinstance(outcome, Returned) else 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -186,7 +186,7 @@ def _work_and_report(setup: Setup, channel: Channel, by_reference: Mapping[int, 
     return 1 if isinstance(outcome, Failed) else 0
 
 
-def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Failed, int | None]:
+def _call(setup: Setup) -> tuple[Returned | Failed, int | None]:
     try:
         # Blocked since the fork: an interrupt that came meanwhile is raised here, and is told.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -203,7 +203,7 @@ def _call(setup: Setup, by_reference: Mapping[int, str]) -> tuple[Returned | Fai
     except BaseException as error:
         return failure.describe(error), None
     try:
-        payload, raw = values.dump(value, "result", by_reference)
+        payload, raw = values.dump(value, "result", setup.by_reference)
         buffers, descriptor, length = values.share(raw)
     except Exception as error:
         return replace(failure.describe(error), returned=True), None

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 
+def prepare() -> None:
+    """Import in the kernel what its forked ranks will need."""
+    import ipykernel.comm.comm  # noqa: F401
+
+
 def install(channel: Channel, *, forked: bool) -> None:
     """Send the traffic of this rank's widgets through `channel`.
 

@@ -5,6 +5,7 @@ A drawing travels as a message; a mark in the standard output holds its place in
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -35,7 +36,11 @@ class Publisher(DisplayPublisher):
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+
+    def take_over(self, channel: Channel, marks: int, shell: Any) -> None:
+        """Publish what this process displays from now on."""
+        self.channel, self.marks, self._pid = channel, marks, os.getpid()
+        shell.display_pub = self
 
     def publish(
         self,
@@ -79,11 +84,15 @@ def as_json(value: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+@functools.cache
+def publisher_for(shell: Any) -> Publisher:
+    """Return what will publish in a rank. The kernel makes it, once, and every rank has it."""
+    return Publisher(parent=shell)
+
+
 def install(channel: Channel, marks: int, shell: Any) -> None:
     """Send what this rank displays through `channel`."""
-    publisher = Publisher(parent=shell)
-    publisher.channel, publisher.marks = channel, marks
-    shell.display_pub = publisher
+    publisher_for(shell).take_over(channel, marks, shell)
     pylab = sys.modules.get("matplotlib._pylab_helpers")
     if pylab is not None:  # figures that the kernel left open are the kernel's
         pylab.Gcf.figs.clear()

@@ -7,7 +7,6 @@ each is replaced here, once, by one that speaks through the rank's channel.
 from __future__ import annotations
 
 import builtins
-import importlib
 import importlib.util
 import sys
 import traceback
@@ -22,9 +21,12 @@ if TYPE_CHECKING:
 
 def prepare() -> None:
     """Import in the kernel, once, what its forked ranks would each import for themselves."""
-    if getattr(running_shell(), "kernel", None) is not None:
-        for name in ("ipykernel.comm.comm", "nbstate.rank.comms"):
-            importlib.import_module(name)
+    shell = running_shell()
+    if getattr(shell, "kernel", None) is not None:
+        from nbstate.rank import comms, display
+
+        comms.prepare()
+        display.publisher_for(shell)
 
 
 def install(channel: Channel, marks: int, *, make_shell: bool = False) -> None:

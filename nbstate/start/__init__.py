@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from multiprocessing.process import BaseProcess
 
@@ -18,6 +19,10 @@ class Start(Protocol):
     @property
     def call(self) -> Call | Parcel:
         """What each rank is given to call."""
+
+    @property
+    def by_reference(self) -> Mapping[int, str]:
+        """Functions and classes of the notebook that a rank finds as they are, by their `id`."""
 
     @property
     def surroundings(self) -> Surroundings | None:

@@ -18,6 +18,7 @@ from multiprocessing import popen_fork
 from multiprocessing.context import ForkProcess
 from typing import TYPE_CHECKING
 
+from nbstate import values
 from nbstate.rank import bootstrap, front
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Fork:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.kernel_pid = os.getpid()
+        self.by_reference = values.names_in_main()
         front.prepare()
 
     @contextlib.contextmanager

@@ -59,6 +59,7 @@ class Fresh:
             *_moved(on_devices),
             *_too_big(len(self._payload), sum(part.raw().nbytes for part in self._buffers), ranks),
         ]
+        self.by_reference: dict[int, str] = {}
         self.surroundings = Surroundings.of_this_process()
         # A rank's parent is the template, not the kernel, where there is a template.
         self.kernel_pid = os.getpid() if method == "spawn" else None

@@ -43,6 +43,7 @@ def setup_for(job: Job, line: Line, not_ours: Sequence[int]) -> Setup:
         world_size=place.world_size,
         kernel_pid=start.kernel_pid,
         call=start.call,
+        by_reference=start.by_reference,
         surroundings=start.surroundings,
         environment=variables,
         trace=options.trace,

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.kernels import Kernel
+from tests.kernels import Kernel, is_helper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-
-# Helpers of multiprocessing live as long as the process that first needed them, by its design.
-STANDARD_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def pytest_configure() -> None:
@@ -36,25 +33,12 @@ def _describe(process: psutil.Process) -> str:
         return ""
 
 
-def _is_helper(process: psutil.Process) -> bool:
-    return any(helper in _describe(process) for helper in STANDARD_HELPERS)
-
-
-def _of_a_test(process: psutil.Process) -> bool:
-    """Tell a rank, which the fork server has made and which looks like it, from the server."""
-    try:
-        parent = process.parent()
-    except psutil.NoSuchProcess:
-        return False
-    return not _is_helper(process) or (parent is not None and _is_helper(parent))
-
-
 @pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
     """Fail a test after which a process is alive (or a zombie) that was not there before it."""
     before = _descendants()
     yield
-    made = [process for process in _descendants() - before if _of_a_test(process)]
+    made = [process for process in _descendants() - before if not is_helper(process)]
     _, alive = psutil.wait_procs(made, timeout=10)
     left = [line for p in alive if (line := _describe(p))]
     assert not left, "left running: " + "; ".join(left)

@@ -38,6 +38,25 @@ FOREIGN_ENV = re.compile(
     r"|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|MASTER_(ADDR|PORT)$|PYTEST_"
 )
 
+# Helpers of multiprocessing live as long as the process that first needed them, by its design.
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def is_helper(process: psutil.Process) -> bool:
+    """Tell whether a process is a standard helper, and no rank: one of the fork server's has its
+    command line too.
+    """
+    try:
+        parent = process.parent()
+        return _looks_like_helper(process) and not (parent and _looks_like_helper(parent))
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _looks_like_helper(process: psutil.Process) -> bool:
+    command = " ".join(process.cmdline())
+    return any(helper in command for helper in _HELPERS)
+
 
 class KernelDiedError(Exception):
     """The kernel's process ended while a cell was waited for; shows the end of what it wrote."""
@@ -302,6 +321,10 @@ class Kernel:
     def children(self) -> list[psutil.Process]:
         """Return every living descendant of the kernel."""
         return psutil.Process(self.pid).children(recursive=True)
+
+    def left_running(self) -> list[psutil.Process]:
+        """Return what it has started and what still runs, without multiprocessing's helpers."""
+        return [process for process in self.children() if not is_helper(process)]
 
     def interrupt(self) -> None:
         """Press the stop button: SIGINT to the kernel's whole process group."""

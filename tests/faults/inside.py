@@ -45,7 +45,7 @@ def main() -> None:
     with Kernel() as kernel:
         for code in json.load(sys.stdin):
             cell = kernel.run(code)
-        left = [process.name() for process in kernel.children()]
+        left = [process.name() for process in kernel.left_running()]
         error = None if cell.error is None else cell.error.evalue
         told = {"stdout": cell.stdout, "stderr": cell.stderr, "result": cell.result}
         print(json.dumps({**told, "error": error, "left": left}))

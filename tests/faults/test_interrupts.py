@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.faults.conftest import setup
+
 AGAIN = (
     "list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2, view='silent'))"
 )
@@ -20,7 +22,7 @@ def up(kernel, cell, ranks=2):
 def ended_plainly(kernel, cell):
     kernel.wait(cell)
     assert cell.error.ename == "KeyboardInterrupt"
-    assert kernel.children() == []
+    assert kernel.left_running() == []
     assert kernel.run(AGAIN).result == "[2, 2]"
 
 
@@ -95,7 +97,7 @@ def test_during_the_start(notebook):
         """)
         notebook.wait(cell)
         assert cell.error.ename == "KeyboardInterrupt"
-        assert notebook.children() == []
+        assert notebook.left_running() == []
     assert notebook.run(AGAIN).result == "[2, 2]"
 
 
@@ -170,8 +172,8 @@ def test_a_killed_rank_takes_its_workers_along(notebook):
 
 
 @pytest.mark.parametrize("end", ["kill", "restart", "shutdown"])
-def test_a_kernels_end_takes_everything_along(kernel, end):
-    kernel.run("import os, signal, sys, threading, time, torch\nfrom nbstate import *")
+def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
+    kernel.run(setup(start_method))
     kernel.run(FAMILY)
     before = set(shared_memory())
     cell = kernel.start("job = notebook_launcher(train, num_processes=2)")

@@ -1,4 +1,4 @@
-"""A big kernel is shared with its ranks, not copied."""
+"""A big kernel is shared with its forked ranks, not copied. Fresh ones get none of it."""
 
 from __future__ import annotations
 

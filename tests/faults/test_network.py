@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.conftest import SETUP
+from tests.faults.conftest import setup
 from tests.faults.inside import with_namespaces
 from tests.kernels import Kernel
 
@@ -25,11 +25,11 @@ def one(): return list(notebook_launcher(train, num_processes=2, view="silent"))
 """
 
 
-def test_loopback_alone_and_a_host_name_that_nobody_knows(tmp_path):
+def test_loopback_alone_and_a_host_name_that_nobody_knows(start_method):
     cell = with_namespaces(
         ["--net", "--uts"],
         "ip link set lo up; hostname nowhere.invalid",
-        SETUP,
+        setup(start_method),
         TRAIN,
         "import socket\nsocket.gethostname(), list(notebook_launcher(train, num_processes=2))",
     )
@@ -37,10 +37,10 @@ def test_loopback_alone_and_a_host_name_that_nobody_knows(tmp_path):
     assert cell.result == "('nowhere.invalid', [2.0, 2.0])"
 
 
-def test_two_kernels_launch_at_the_same_moment(tmp_path):
+def test_two_kernels_launch_at_the_same_moment(tmp_path, start_method):
     with Kernel(tmp_path / "one") as one, Kernel(tmp_path / "other") as other:
         for kernel in (one, other):
-            kernel.run(SETUP + TRAIN)
+            kernel.run(setup(start_method) + TRAIN)
         cells = [kernel.start(LAUNCHES) for kernel in (one, other)]
         for kernel, cell in zip((one, other), cells, strict=True):
             kernel.wait(cell)

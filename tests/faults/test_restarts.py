@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.faults.conftest import SETUP
-
 
 def test_a_run_that_fails_twice_succeeds_at_its_third_time(notebook):
     cell = notebook.run("""
@@ -84,19 +82,14 @@ def test_what_was_stopped_or_took_too_long_is_not_started_anew(notebook):
     assert cell.result == "('stopped', 0, 'JobStoppedError', 0, 'RankTimeoutError')"
 
 
-def test_fresh_processes_are_started_anew_with_the_same_arguments(kernel):
-    kernel.run(SETUP)
-    cell = kernel.run(
-        """
+def test_the_arguments_are_the_same_at_every_attempt(notebook):
+    cell = notebook.run("""
         big = torch.arange(100_000)
         def train(big):
             if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                 raise ValueError("once")
             return big.sum().item()
-        options = {"num_processes": 2, "max_restarts": 1, "start_method": "forkserver"}
-        list(notebook_launcher(train, (big,), **options)), big.sum().item()
-        """,
-        timeout=120,
-    )
+        list(notebook_launcher(train, (big,), num_processes=2, max_restarts=1)), big.sum().item()
+    """)
     assert cell.error is None
     assert cell.result == "([4999950000, 4999950000], 4999950000)"

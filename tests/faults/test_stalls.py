@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults.conftest import SETUP
+from tests.faults.conftest import setup
 from tests.kernels import Kernel
 
 # A stalled run is ended as soon as it has been told of: no test waits for a time to pass.
@@ -195,7 +195,7 @@ def test_stacks_can_be_asked_for_at_any_time(notebook):
 
 def test_a_question_that_nobody_has_answered_yet_is_no_stall(tmp_path):
     with Kernel(tmp_path, allow_stdin=True) as kernel:
-        kernel.run(SETUP)
+        kernel.run(setup("fork"))
         cell = kernel.start("""
             def train():
                 if PartialState().is_main_process:

@@ -17,17 +17,14 @@ Who may die, and who notices:
 
 from __future__ import annotations
 
-import os
-import selectors
 import signal
 import threading
-from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from nbstate import memory
-from nbstate.job import processes
-from nbstate.job.deadlines import Deadlines
+from nbstate.job import ends, processes
 from nbstate.job.ending import Ending
+from nbstate.job.events import Events
 from nbstate.job.inquiry import Inquiry
 from nbstate.job.matching import Matcher
 from nbstate.job.ranks import Line, Rank
@@ -48,20 +45,12 @@ from nbstate.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nbstate.job import Job
 
 Reason = Literal["failure", "stop", "timeout"]
 
 TEXT_EVERY = 0.01
 """Seconds between two reads of one stream; its pipe holds more than a rank prints in that time."""
-
-# The kernel's ends of every run that is under way: no rank of any run may hold them.
-_kernel_ends: dict[int, tuple[int, ...]] = {}
-
-# Held while a rank is forked: what is listed above is open then, and is what it was listed as.
-_ends_settled = threading.Lock()
 
 
 class Loop:
@@ -71,14 +60,9 @@ class Loop:
         self._job = job
         self.lines: list[Line] = []
         self._guard: Guard | None = None
-        self._selector = selectors.DefaultSelector()
-        self._wake_end, self._wake = os.pipe()
-        os.set_blocking(self._wake_end, False)
-        self._over = False
-        self._asking = threading.Lock()
-        self._asked: deque[Callable[[], None]] = deque()
-        self._deadlines = Deadlines()
-        self._at = self._deadlines.at
+        self._events = Events()
+        self.ask, self._at = self._events.ask, self._events.at
+        self.listen, self.forget = self._events.listen, self._events.forget
         self._inquiry = Inquiry(self._at)
         self._watch = Watch(job, lambda then: self._inquiry.ask(self.lines, then))
         self._matcher = Matcher(self._send_verdict)
@@ -88,25 +72,11 @@ class Loop:
         self.reason: Reason | None = None
         self.memory_kills = memory.kills_for_memory()
 
-    # -- asked by other threads
-
-    def ask(self, action: Callable[[], None]) -> bool:
-        """Have the loop do something; False when it is over, and does nothing any more."""
-        with self._asking:
-            if self._over:
-                return False
-            self._asked.append(action)
-            os.write(self._wake, b".")
-            return True
-
-    # -- the run
-
     def run(self) -> None:
         """Start the ranks, hear them, and return when all are gone and everything is closed."""
         try:
             # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            self.listen(self._wake_end, self._do_what_was_asked)
             self._job.nodes.follow(self)
             try:
                 self._start()
@@ -126,7 +96,7 @@ class Loop:
                 self._start_one(rank)
         groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
         self._guard = Guard(groups, self._job.mark)
-        with _ends_settled:
+        with ends.settled:
             self._register_ends()
         self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
@@ -161,12 +131,11 @@ class Loop:
 
     def _start_one(self, rank: Rank) -> None:
         limits.try_descriptors(16)  # multiprocessing leaves some open if it runs out half-way
-        with _ends_settled:
+        with ends.settled:
             line = Line(rank)
             self.lines.append(line)
             self._register_ends()
-            ends = tuple(end for group in _kernel_ends.values() for end in group)
-            line.attach(self._job.start_method.start(setup_for(self._job, line, ends)))
+            line.attach(self._job.start_method.start(setup_for(self._job, line, ends.listed())))
             line.given()
         assert line.death is not None
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
@@ -176,12 +145,12 @@ class Loop:
         self.listen(line.death, lambda: self._bury(line))
 
     def _register_ends(self) -> None:
-        ends = [self._wake_end, self._wake, *self._job.nodes.descriptors]
+        mine = [*self._events.descriptors, *self._job.nodes.descriptors]
         for line in self.lines:
-            ends += [line.connection.fileno(), line.stdout, line.stderr, line.stacks]
+            mine += [line.connection.fileno(), line.stdout, line.stderr, line.stacks]
         if self._guard is not None:
-            ends.append(self._guard.descriptor)
-        _kernel_ends[id(self)] = tuple(ends)
+            mine.append(self._guard.descriptor)
+        ends.register(self, mine)
 
     def _hear(self) -> None:
         while any(line.rank.alive for line in self.lines):
@@ -191,17 +160,12 @@ class Loop:
             self._hear_once()
 
     def _hear_once(self) -> None:
-        for key, _ in self._selector.select(self._deadlines.until_next()):
-            if key.fd in self._selector.get_map():
-                key.data()
-        self._deadlines.meet()
+        self._events.take()
         self._job.changed()
 
     def _leave_nothing(self) -> None:
         """End what a run or an attempt still has: ranks, pipes, the guard, deadlines."""
-        # First of all: a number that is closed below may be given to another run's new pipe.
-        with _ends_settled:
-            _kernel_ends.pop(id(self), None)
+        ends.unregister(self)
         for line in self.lines:
             if line.rank.alive:  # only when starting or hearing itself broke
                 line.kill()
@@ -212,7 +176,7 @@ class Loop:
         if self._guard is not None:
             self._guard.dismiss()
         self._inquiry.end()
-        self._deadlines.clear()
+        self._events.clear_deadlines()
 
     def close(self) -> None:
         """Close everything; whatever is asked from here on is not done."""
@@ -222,34 +186,13 @@ class Loop:
             if rank.output.log_error is not None:
                 why = rank.output.log_error.strerror
                 self._job.note(f"the log of rank {rank.index} is cut short: {why}")
-        with self._asking:
-            self._over = True
-            while self._asked:
-                self._asked.popleft()()
-            self._inquiry.end()
-        self._selector.close()
-        os.close(self._wake_end)
-        os.close(self._wake)
+        self._events.close()
+        self._inquiry.end()
         self._job.nodes.close()
         # No circle of references: big results are freed with the last name for them.
         del self._job, self._watch, self._inquiry, self._matcher
 
     # -- hearing
-
-    def listen(self, descriptor: int, react: Callable[[], None]) -> None:
-        """Call `react` whenever there is something to read."""
-        self._selector.register(descriptor, selectors.EVENT_READ, react)
-
-    def forget(self, *descriptors: int) -> None:
-        """No longer listen there."""
-        for descriptor in descriptors:
-            if descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
-
-    def _do_what_was_asked(self) -> None:
-        os.read(self._wake_end, 4096)
-        while self._asked:
-            self._asked.popleft()()
 
     def _hear_text(self, line: Line, stream: str) -> None:
         """Read, and let the next text gather for a moment: a rank writes line by line."""

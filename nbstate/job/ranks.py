@@ -279,8 +279,8 @@ class Line:
         pid = self.rank.pid
         if pid is None or self.rank.gone:
             return
-        self._sent.add(signal.SIGKILL)
         family = processes.descendants(pid)
+        self.signal(signal.SIGKILL)  # a fresh rank that has just begun leads no group yet
         self.kill_group()
         for child in family:
             processes.kill(child)

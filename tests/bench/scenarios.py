@@ -104,9 +104,11 @@ def output(rounds: int, lines: int = 200_000) -> Iterator[Row]:
         contenders = {
             "nbstate": f"by_nbstate(work.print_lines, 2, {lines})",
             "floor": f"floor.count_lines(work.print_lines, 2, {lines})",
+            "blocks": f"floor.count_lines(work.print_lines, 2, {lines}, by_line=False)",
         }
         times = medians(kernel, contenders, rounds)
         yield ratio(f"2 x {lines:,} lines", times, "nbstate", "floor", 2.0, unit="s")
+        yield ratio(f"2 x {lines:,} lines", times, "nbstate", "blocks", 2.0, unit="s")
         sent = sum(len(json.dumps(message["content"])) for message in cell.messages)
         yield quantity("bytes on iopub", sent / MB, 5, "MB")
 

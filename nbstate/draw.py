@@ -1,6 +1,13 @@
 """Teaching pictures: how inputs are split, what a collective moves, when gradients are applied.
 
 Each function returns a `Picture`, which a notebook shows and `print` gives as text.
+
+Examples
+--------
+>>> from nbstate import draw
+>>> draw.split(3, 2)
+rank 0: 0 1
+rank 1: 2
 """
 
 from __future__ import annotations
@@ -56,10 +63,10 @@ def split(inputs: int | Sequence[Any], num_processes: int = 2, *, padding: bool 
 
     Examples
     --------
-    >>> split(5, 2)
+    >>> draw.split(5, 2)
     rank 0: 0 1 2
     rank 1: 3 4
-    >>> split(5, 2, padding=True)
+    >>> draw.split(5, 2, padding=True)
     rank 0: 0 1 2
     rank 1: 3 4 (4)
     """
@@ -98,7 +105,7 @@ def collective(name: str = "all_reduce", num_processes: int = 4) -> Picture:
 
     Examples
     --------
-    >>> collective("all_reduce", 2)
+    >>> draw.collective("all_reduce", 2)
             before  after
     rank 0  A       A+B
     rank 1  B       A+B
@@ -134,7 +141,7 @@ def accumulation(steps: int = 2, batches: int = 5) -> Picture:
 
     Examples
     --------
-    >>> accumulation(2, 3)
+    >>> draw.accumulation(2, 3)
     batch            0      1     2
     sync_gradients   False  True  True
     optimizer steps         *     *

@@ -49,6 +49,15 @@ class RankFailure(ProcessFailure):
         The original exception where it could travel, else None.
     node
         Which of several nodes it was on; None where there is only one.
+
+    Examples
+    --------
+    >>> try:
+    ...     debug_launcher(lambda: {}["train"])
+    ... except RankError as error:
+    ...     failure = error.failures[0]
+    >>> failure.type_name, failure.message
+    ('KeyError', "'train'")
     """
 
     def __init__(
@@ -122,11 +131,13 @@ class RankError(ChildFailedError):
 
     Examples
     --------
-    >>> try:                                                        # doctest: +SKIP
-    ...     notebook_launcher(train, num_processes=2)
+    >>> def count(column):
+    ...     return len({"train": [1, 2]}[column])
+    >>> try:
+    ...     debug_launcher(count, ("valid",))
     ... except RankError as error:
-    ...     if error.original(KeyError) is None:
-    ...         raise
+    ...     print(f"rank {error.rank} of {error.world_size}: {error.original(KeyError)}")
+    rank ... of 2: 'valid'
     """
 
     def __init__(
@@ -148,7 +159,16 @@ class RankError(ChildFailedError):
         self.__cause__ = failures[self.rank].exception
 
     def original(self, kind: type[E]) -> E | None:
-        """Return the exception of a failed rank that is of type `kind`, or None."""
+        """Return the exception of a failed rank that is of type `kind`, or None.
+
+        Examples
+        --------
+        >>> try:
+        ...     debug_launcher(lambda: {}["train"])
+        ... except RankError as error:
+        ...     print(error.original(KeyError), error.original(ValueError))
+        'train' None
+        """
         for failure in self.failures.values():
             if isinstance(failure, RankFailure) and isinstance(failure.exception, kind):
                 return failure.exception
@@ -198,7 +218,18 @@ class _Ended(RankError):
 
 
 class RankTimeoutError(_Ended, TimeoutError):
-    """The run took longer than its `timeout`; the text names who was late and where."""
+    """The run took longer than its `timeout`; the text names who was late and where.
+
+    Examples
+    --------
+    >>> import time
+    >>> try:
+    ...     notebook_launcher(time.sleep, (60,), num_processes=2, timeout=0.5)
+    ... except TimeoutError as error:
+    ...     print(error)
+    sleep took longer than timeout=0.5 s; ranks 0, 1 not done
+    ...
+    """
 
     def __init__(self, seconds: float, *args: Any) -> None:
         self.seconds = seconds
@@ -213,7 +244,20 @@ class RankTimeoutError(_Ended, TimeoutError):
 
 
 class JobStoppedError(_Ended):
-    """The run was stopped before all of its ranks were done; `by` names another node that did."""
+    """The run was stopped before all of its ranks were done; `by` names another node that did.
+
+    Examples
+    --------
+    >>> import time
+    >>> job = launch(time.sleep, 60, num_processes=2)
+    >>> job.stop()
+    >>> try:
+    ...     job.wait()
+    ... except JobStoppedError as error:
+    ...     print(error)
+    sleep was stopped before its ranks were done
+    ...
+    """
 
     def __init__(self, by: str, *args: Any) -> None:
         self.by = by

@@ -90,7 +90,7 @@ def notebook_launcher(
     --------
     >>> def train(lr):
     ...     return PartialState().process_index * lr
-    >>> notebook_launcher(train, (0.1,), num_processes=2)           # doctest: +SKIP
+    >>> notebook_launcher(train, (0.1,), num_processes=2)
     RankResults([0.0, 0.1])
     """
     checked = LaunchOptions.from_keywords(
@@ -134,7 +134,7 @@ def debug_launcher(
 
     Examples
     --------
-    >>> debug_launcher(lambda: PartialState().num_processes)        # doctest: +SKIP
+    >>> debug_launcher(lambda: PartialState().num_processes)
     RankResults([2, 2])
     """
     found = _run(function, args, None, num_processes, LaunchOptions(cpu=True, isolate=True))
@@ -171,8 +171,10 @@ def launch(
 
     Examples
     --------
-    >>> job = launch(train, 0.1, num_processes=2)                   # doctest: +SKIP
-    >>> job.wait()                                                  # doctest: +SKIP
+    >>> def train(lr):
+    ...     return PartialState().process_index * lr
+    >>> job = launch(train, 0.1, num_processes=2)
+    >>> job.wait()
     RankResults([0.0, 0.1])
     """
     checked = LaunchOptions.from_keywords({**options, "wait": False})

@@ -100,6 +100,14 @@ class LaunchOptions:
     write_back
         Modules of the kernel that receive rank 0's final weights; with several nodes, those of the
         first rank here.
+
+    Examples
+    --------
+    >>> LaunchOptions(timeout=60, start_method="fork").grace
+    5.0
+    >>> LaunchOptions(start_method="thread")
+    Traceback (most recent call last):
+    ValueError: start_method='thread': choose one of 'auto', 'fork', 'forkserver', 'spawn'
     """
 
     mixed_precision: str = "no"

@@ -82,8 +82,8 @@ def visible(
 
     Examples
     --------
-    >>> visible([3, 5], 1)  # on a machine with CUDA devices
-    {'CUDA_VISIBLE_DEVICES': '5'}
+    >>> visible([3, 5], 1)  # where there are CUDA devices: {'CUDA_VISIBLE_DEVICES': '5'}
+    {}
     """
     found = _found(machine or Machine())
     if found is None or not found[0].variables:

@@ -70,9 +70,14 @@ class Job:
 
     Examples
     --------
-    >>> job = nbstate.launch(train, 0.1, num_processes=2)           # doctest: +SKIP
-    >>> job.ranks[0].stdout[-80:]                                   # doctest: +SKIP
-    >>> results = job.wait()                                        # doctest: +SKIP
+    >>> def train(lr):
+    ...     print(f"{lr=}")
+    ...     return PartialState().process_index * lr
+    >>> job = launch(train, 0.1, num_processes=2)
+    >>> job.wait()
+    RankResults([0.0, 0.1])
+    >>> job.ranks[0].stdout.splitlines()
+    ['lr=0.1']
     """
 
     def __init__(
@@ -153,6 +158,11 @@ class Job:
             The time is up; the run goes on.
         KeyboardInterrupt
             The waiting was interrupted; the run goes on.
+
+        Examples
+        --------
+        >>> job.wait(timeout=60)
+        RankResults([0.0, 0.1])
         """
         try:
             if self._over.wait(timeout):
@@ -183,6 +193,11 @@ class Job:
             A rank failed.
         RuntimeError
             The run is not over; `wait` waits for it.
+
+        Examples
+        --------
+        >>> job.results()
+        RankResults([0.0, 0.1])
         """
         if not self.done:
             raise RuntimeError(f"{self.name} is still running: job.wait() waits for its results")
@@ -194,29 +209,66 @@ class Job:
         return RankResults(returned[rank] for rank in sorted(returned))
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in every rank that is at work. One that catches it goes on."""
+        """Raise KeyboardInterrupt in every rank that is at work. One that catches it goes on.
+
+        Examples
+        --------
+        >>> import time
+        >>> job = launch(time.sleep, 60, num_processes=2)
+        >>> job.interrupt()
+        """
         self.loop.ask(self.loop.interrupt)
 
     def stop(self) -> None:
         """End the run: KeyboardInterrupt in every rank, SIGTERM after `grace`, then SIGKILL.
 
         Returns at once; `wait` tells when all are gone.
+
+        Examples
+        --------
+        >>> import time
+        >>> job = launch(time.sleep, 60, num_processes=2)
+        >>> job.stop()
+        >>> job.wait()
+        Traceback (most recent call last):
+        JobStoppedError: sleep was stopped before its ranks were done...
         """
         self.loop.ask(lambda: self.loop.stop("stop"))
 
     def kill(self) -> None:
-        """End every rank and all that they started, without asking."""
+        """End every rank and all that they started, without asking.
+
+        Examples
+        --------
+        >>> import time
+        >>> job = launch(time.sleep, 60, num_processes=2)
+        >>> job.kill()
+        """
         self.loop.ask(self.loop.kill)
 
     def stacks(self) -> str:
         """Return where each rank is, as text: the collective it waits in and its stack.
 
         Equal ranks stand together, the odd one out first. It works while the ranks are stuck.
+
+        Examples
+        --------
+        >>> job.stacks()
+        'no rank of train is at work'
         """
         return whereabouts.stacks(self)
 
     def logs(self, rank: int | None = None) -> str:
-        """Return the whole text of one rank, or of all of them one after the other."""
+        """Return the whole text of one rank, or of all of them one after the other.
+
+        Examples
+        --------
+        >>> print(job.logs())
+        --- rank 0
+        lr=0.1
+        --- rank 1
+        lr=0.1
+        """
         if rank is not None:
             return self.ranks[rank - self.nodes.offset].output.whole()
         return "".join(f"--- rank {r.index}\n{r.output.whole()}" for r in self.ranks)
@@ -225,13 +277,29 @@ class Job:
         """Return what the ranks called together and when, for jobs with ``trace=True``.
 
         As the last line of a cell it shows a picture; its ``table()`` is a pandas frame.
+
+        Examples
+        --------
+        >>> def mean():
+        ...     PartialState()
+        ...     return reduce(torch.ones(1)).item()
+        >>> job = launch(mean, num_processes=2, trace=True)
+        >>> results = job.wait()
+        >>> print(job.timeline())
+        collectives of rank 0: 1, rank 1: 1
+        ...
         """
         from nbstate.view.timeline import Timeline
 
         return Timeline(self._spans)
 
     def export_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timeline in Chrome's trace format, which https://ui.perfetto.dev opens."""
+        """Write the timeline in Chrome's trace format, which https://ui.perfetto.dev opens.
+
+        Examples
+        --------
+        >>> job.export_trace("trace.json")
+        """
         self.timeline().export(path)
 
     def __repr__(self) -> str:
@@ -466,5 +534,14 @@ def _end_all() -> None:
 
 
 def jobs() -> list[Job]:
-    """Return the jobs whose ranks are alive, oldest first."""
+    """Return the jobs whose ranks are alive, oldest first.
+
+    Examples
+    --------
+    >>> import time
+    >>> job = launch(time.sleep, 60, num_processes=2)
+    >>> jobs() == [job]
+    True
+    >>> job.stop()
+    """
     return sorted(_alive, key=lambda job: job.number)

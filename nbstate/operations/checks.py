@@ -19,7 +19,22 @@ _ADVICE = {
 
 
 class DistributedOperationException(Exception):
-    """The ranks were about to do different things in one collective; raised on all of them."""
+    """The ranks were about to do different things in one collective; raised on all of them.
+
+    Examples
+    --------
+    >>> def uneven():
+    ...     gather(torch.ones(1 + PartialState().process_index))
+    >>> try:
+    ...     debug_launcher(uneven)
+    ... except RankError as error:
+    ...     print(error.original(DistributedOperationException))
+    the ranks do not agree:
+    rank  operation  tensors      called
+    0     gather     (1) float32  ...
+    1     gather     (2) float32  ...
+    make shapes equal with pad_across_processes, or use gather(..., as_list=True)
+    """
 
 
 def check(facts: ProcessFacts, operation: str, data: Any, shapes: str = "equal") -> None:

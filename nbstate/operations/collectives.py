@@ -42,8 +42,10 @@ def gather(tensor: Any, *, as_list: bool = False) -> Any:
 
     Examples
     --------
-    >>> gather(torch.tensor([state.process_index]))  # on 2 ranks
-    tensor([0, 1])
+    >>> def ranks():
+    ...     return gather(torch.tensor([PartialState().process_index])).tolist()
+    >>> debug_launcher(ranks)
+    RankResults([[0, 1], [0, 1]])
     """
     facts = _facts()
     map_tensors(lambda each: each, tensor, "gather")
@@ -72,10 +74,10 @@ def gather_object(object: Any, *, flatten: bool = True) -> list[Any]:  # noqa: A
 
     Examples
     --------
-    >>> gather_object({"rank": 0})  # on one rank
-    [{'rank': 0}]
-    >>> gather_object(["a", "b"])
-    ['a', 'b']
+    >>> debug_launcher(lambda: gather_object({"rank": PartialState().process_index}))[0]
+    [{'rank': 0}, {'rank': 1}]
+    >>> debug_launcher(lambda: gather_object(["a", "b"]))[0]
+    ['a', 'b', 'a', 'b']
     """
     facts = _facts()
     check(facts, "gather_object", None)
@@ -86,7 +88,16 @@ def gather_object(object: Any, *, flatten: bool = True) -> list[Any]:  # noqa: A
 
 
 def gather_in_order(part: Any) -> Any:
-    """Every rank's results in the order of the split input; see `PartialState.gather_in_order`."""
+    """Every rank's results in the order of the split input; see `PartialState.gather_in_order`.
+
+    Examples
+    --------
+    >>> def double(numbers):
+    ...     with PartialState().split_between_processes(numbers) as part:
+    ...         return gather_in_order([2 * number for number in part])
+    >>> debug_launcher(double, ([1, 2, 3],))
+    RankResults([[2, 4, 6], [2, 4, 6]])
+    """
     return PartialState().gather_in_order(part)
 
 
@@ -104,6 +115,14 @@ def broadcast(tensor: Any, from_process: int = 0) -> Any:
     ------
     DistributedOperationException
         In debug mode: shapes or structures differ; raised on all ranks.
+
+    Examples
+    --------
+    >>> def from_the_last():
+    ...     rank = torch.tensor(PartialState().process_index)
+    ...     return broadcast({"rank": rank}, from_process=1)["rank"].item()
+    >>> debug_launcher(from_the_last)
+    RankResults([1, 1])
     """
     facts = _facts()
     _check_rank(facts, from_process)
@@ -132,6 +151,13 @@ def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list
         Equally long on all ranks; filled in place and returned.
     from_process : int
         The rank whose objects are sent.
+
+    Examples
+    --------
+    >>> def name_the_run():
+    ...     return broadcast_object_list([f"run of rank {PartialState().process_index}"])
+    >>> debug_launcher(name_the_run)
+    RankResults([['run of rank 0'], ['run of rank 0']])
     """
     facts = _facts()
     _check_rank(facts, from_process)
@@ -159,6 +185,13 @@ def reduce(
     -------
     Tensor or nested structure
         The mean of whole numbers is a floating point tensor.
+
+    Examples
+    --------
+    >>> def mean_rank():
+    ...     return reduce(torch.tensor(PartialState().process_index)).item()
+    >>> debug_launcher(mean_rank)
+    RankResults([0.5, 0.5])
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction={reduction!r} must be 'mean', 'sum' or 'none'")
@@ -197,6 +230,14 @@ def pad_across_processes(
         The value to pad with.
     pad_first : bool
         Pad at the beginning.
+
+    Examples
+    --------
+    >>> def padded():
+    ...     longer_on_rank_1 = torch.ones(1 + PartialState().process_index)
+    ...     return pad_across_processes(longer_on_rank_1).tolist()
+    >>> debug_launcher(padded)
+    RankResults([[1.0, 0.0], [1.0, 1.0]])
     """
     facts = _facts()
     check(facts, "pad_across_processes", tensor, "dimensions")
@@ -234,6 +275,13 @@ def send_to_device(
         Do not wait for copies from pinned memory.
     skip_keys : str or sequence of str, optional
         Keys of mappings whose values stay where they are.
+
+    Examples
+    --------
+    >>> batch = {"x": torch.ones(2), "names": ["a", "b"]}
+    >>> moved = send_to_device(batch, "meta")
+    >>> moved["x"].device.type, moved["names"]
+    ('meta', ['a', 'b'])
     """
     skipped = {skip_keys} if isinstance(skip_keys, str) else set(skip_keys or ())
     if isinstance(tensor, torch.Tensor) or hasattr(tensor, "to"):

@@ -23,7 +23,13 @@ class Plugin:
     _derived_elsewhere: ClassVar[Collection[str]] = ()
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, ready to be passed on."""
+        """The fields that differ from their defaults, ready to be passed on.
+
+        Examples
+        --------
+        >>> AutocastKwargs(enabled=False).to_kwargs()
+        {'enabled': False}
+        """
         return {
             field.name: copy.copy(getattr(self, field.name))
             for field in fields(self)
@@ -38,6 +44,12 @@ class Plugin:
         ------
         ValueError
             It sets something that this class does not have.
+
+        Examples
+        --------
+        >>> import accelerate
+        >>> AutocastKwargs.from_elsewhere(accelerate.utils.AutocastKwargs(enabled=False))
+        AutocastKwargs(enabled=False, cache_enabled=None)
         """
         said = _settings(given)
         known = {field.name for field in fields(cls)}

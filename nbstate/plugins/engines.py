@@ -33,6 +33,11 @@ class TorchDynamoPlugin(Plugin):
         Compile nothing, for testing.
     use_regional_compilation : bool
         Compile repeated blocks once each instead of the whole model.
+
+    Examples
+    --------
+    >>> plugin = TorchDynamoPlugin(backend="aot_eager", dynamic=True)
+    >>> accelerator = Accelerator(dynamo_plugin=plugin)
     """
 
     backend: str = "inductor"
@@ -51,7 +56,13 @@ class TorchDynamoPlugin(Plugin):
             self._refuse("mode", "None where options are given: torch.compile takes one of them")
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The fields that differ from `torch.compile`'s defaults."""
+        """The fields that differ from `torch.compile`'s defaults.
+
+        Examples
+        --------
+        >>> TorchDynamoPlugin(mode="max-autotune", fullgraph=True).to_kwargs()
+        {'mode': 'max-autotune', 'fullgraph': True}
+        """
         said = super().to_kwargs()
         said.pop("use_regional_compilation", None)
         return said
@@ -88,6 +99,12 @@ class DeepSpeedPlugin(Plugin):
     ------
     ValueError
         A value is not one of its choices, or 'nvme' has no path.
+
+    Examples
+    --------
+    >>> plugin = DeepSpeedPlugin(zero_stage=3, offload_optimizer_device="cpu")
+    >>> plugin.deepspeed_config["zero_optimization"]["stage"]
+    3
     """
 
     hf_ds_config: dict[str, Any] | str | Path | None = None
@@ -112,7 +129,15 @@ class DeepSpeedPlugin(Plugin):
 
     @classmethod
     def from_elsewhere(cls, given: Any) -> Self:
-        """The same settings from Accelerate's plugin, which has them as one configuration."""
+        """The same settings from Accelerate's plugin, which has them as one configuration.
+
+        Examples
+        --------
+        >>> from types import SimpleNamespace
+        >>> theirs = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": 1}})
+        >>> DeepSpeedPlugin.from_elsewhere(theirs).deepspeed_config["zero_optimization"]
+        {'stage': 1}
+        """
         return cls(hf_ds_config=dict(given.deepspeed_config))
 
     @property
@@ -168,6 +193,10 @@ class MegatronLMPlugin(Plugin):
         Tokens in a sequence.
     other_megatron_args : dict
         Further arguments, by Megatron's names.
+
+    Examples
+    --------
+    >>> plugin = MegatronLMPlugin(tp_degree=2, pp_degree=2, num_micro_batches=4)
     """
 
     tp_degree: int = 1
@@ -194,7 +223,15 @@ class MegatronLMPlugin(Plugin):
             self._refuse("sequence_parallelism", "False where tp_degree is 1")
 
     def check_world_size(self, world_size: int) -> None:
-        """Raise a ValueError where the ranks do not divide into whole models."""
+        """Raise a ValueError where the ranks do not divide into whole models.
+
+        Examples
+        --------
+        >>> plugin.check_world_size(8)
+        >>> plugin.check_world_size(6)
+        Traceback (most recent call last):
+        ValueError: MegatronLMPlugin: one model takes tp_degree=2 x pp_degree=2 x ...
+        """
         model = self.tp_degree * self.pp_degree * self.context_parallel_size
         if world_size % model:
             raise ValueError(

@@ -59,6 +59,15 @@ class FullyShardedDataParallelPlugin(Plugin):
     ------
     ValueError
         A value is not one of its choices, or a policy lacks what it goes by.
+
+    Examples
+    --------
+    >>> def train():
+    ...     plugin = FullyShardedDataParallelPlugin(activation_checkpointing=True)
+    ...     model = Accelerator(fsdp_plugin=plugin).prepare(torch.nn.Linear(3, 4))
+    ...     return tuple(model.weight.to_local().shape)
+    >>> debug_launcher(train)
+    RankResults([(2, 3), (2, 3)])
     """
 
     fsdp_version: int = 2
@@ -90,7 +99,15 @@ class FullyShardedDataParallelPlugin(Plugin):
 
     @classmethod
     def from_elsewhere(cls, given: Any) -> Self:
-        """The same settings from Accelerate's plugin; FSDP 1 is refused."""
+        """The same settings from Accelerate's plugin; FSDP 1 is refused.
+
+        Examples
+        --------
+        >>> import accelerate
+        >>> theirs = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=True)
+        >>> FullyShardedDataParallelPlugin.from_elsewhere(theirs).cpu_offload
+        True
+        """
         if given.fsdp_version != 2:
             raise ValueError(f"{cls.__name__}: fsdp_version={given.fsdp_version} must be {_ONLY_2}")
         said: dict[str, Any] = {}
@@ -122,6 +139,18 @@ class TorchTensorParallelPlugin(Plugin):
     plan : dict, optional
         For `torch.distributed.tensor.parallel.parallelize_module`: names of submodules and their
         styles. None takes the model's own plan where it has one.
+
+    Examples
+    --------
+    >>> from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+    >>> def train():
+    ...     plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    ...     plugin = TorchTensorParallelPlugin(tp_size=2, plan=plan)
+    ...     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+    ...     model = Accelerator(torch_tp_plugin=plugin).prepare(model)
+    ...     return tuple(model[0].weight.to_local().shape)
+    >>> debug_launcher(train)
+    RankResults([(2, 3), (2, 3)])
     """
 
     tp_size: int = 1
@@ -175,7 +204,13 @@ class ParallelismConfig(Plugin):
         self._check_count(*(f"{name}_size" for name in _DIMENSIONS))
 
     def size(self, dimension: Dimension) -> int:
-        """The number of ranks in one direction."""
+        """The number of ranks in one direction.
+
+        Examples
+        --------
+        >>> ParallelismConfig(dp_shard_size=2, tp_size=4).size("tp")
+        4
+        """
         size: int = getattr(self, f"{dimension}_size")
         return size
 
@@ -205,7 +240,14 @@ class ParallelismConfig(Plugin):
         return self.dp_shard_size > 1 or self.cp_size > 1
 
     def check_world_size(self, world_size: int) -> None:
-        """Raise a ValueError that names the numbers where they do not make up all ranks."""
+        """Raise a ValueError that names the numbers where they do not make up all ranks.
+
+        Examples
+        --------
+        >>> ParallelismConfig(tp_size=2).check_world_size(3)
+        Traceback (most recent call last):
+        ValueError: ParallelismConfig: dp_replicate_size=1 x ... = 2 ranks, but there are 3
+        """
         if self.total_size != world_size:
             told = " x ".join(f"{name}_size={self.size(name)}" for name in _DIMENSIONS)
             raise ValueError(
@@ -217,6 +259,14 @@ class ParallelismConfig(Plugin):
 
         The order is dp_replicate, dp_shard, cp, tp, so that ranks that share layers are neighbours.
         With one rank only the mesh is a single ``"dp_replicate"``.
+
+        Examples
+        --------
+        >>> def directions():
+        ...     PartialState()
+        ...     return ParallelismConfig(tp_size=2).build_device_mesh("cpu").mesh_dim_names
+        >>> debug_launcher(directions)[0]
+        ('tp',)
         """
         import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh

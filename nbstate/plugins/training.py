@@ -68,6 +68,10 @@ class DataLoaderConfiguration(Plugin):
         Move batches to the device without waiting; needs pinned memory.
     use_stateful_dataloader : bool
         Use torchdata's StatefulDataLoader, whose position can be saved.
+
+    Examples
+    --------
+    >>> accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))
     """
 
     split_batches: bool = False
@@ -81,7 +85,13 @@ class DataLoaderConfiguration(Plugin):
 
 @dataclass
 class AutocastKwargs(Plugin):
-    """Keyword arguments of `torch.autocast`: ``enabled`` and ``cache_enabled``."""
+    """Keyword arguments of `torch.autocast`: ``enabled`` and ``cache_enabled``.
+
+    Examples
+    --------
+    >>> handler = AutocastKwargs(cache_enabled=False)
+    >>> accelerator = Accelerator(mixed_precision="bf16", kwargs_handlers=[handler])
+    """
 
     enabled: bool = True
     cache_enabled: bool | None = None
@@ -102,6 +112,12 @@ class GradScalerKwargs(Plugin):
         Good steps between two growths.
     enabled : bool
         False leaves gradients as they are.
+
+    Examples
+    --------
+    >>> handler = GradScalerKwargs(init_scale=1024.0)
+    >>> Accelerator(mixed_precision="fp16", kwargs_handlers=[handler]).scaler.get_scale()
+    1024.0
     """
 
     init_scale: float = 65536.0
@@ -135,6 +151,7 @@ class InitProcessGroupKwargs(Plugin):
 
     Examples
     --------
+    >>> from datetime import timedelta
     >>> state = PartialState(**InitProcessGroupKwargs(timeout=timedelta(hours=1)).to_kwargs())
     """
 
@@ -162,6 +179,11 @@ gradient_as_bucket_view, static_graph
         A cast around that hook.
     comm_state_option : dict
         Keyword arguments of PowerSGD's state.
+
+    Examples
+    --------
+    >>> handler = DistributedDataParallelKwargs(find_unused_parameters=True, comm_hook="fp16")
+    >>> accelerator = Accelerator(kwargs_handlers=[handler])
     """
 
     dim: int = 0
@@ -180,12 +202,30 @@ gradient_as_bucket_view, static_graph
         self._check_one_of("comm_wrapper", _WRAPPERS)
 
     def to_kwargs(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, without those of the hook."""
+        """The fields that differ from their defaults, without those of the hook.
+
+        Examples
+        --------
+        >>> handler.to_kwargs()
+        {'find_unused_parameters': True}
+        """
         said = super().to_kwargs()
         return {name: value for name, value in said.items() if not name.startswith("comm_")}
 
     def register_comm_hook(self, model: torch.nn.parallel.DistributedDataParallel) -> None:
-        """Give the model the communication hook chosen here, if any."""
+        """Give the model the communication hook chosen here, if any.
+
+        Examples
+        --------
+        >>> def train():
+        ...     PartialState()
+        ...     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        ...     handler.register_comm_hook(model)
+        ...     (model(torch.ones(1, 1)) + model(torch.ones(1, 1))).sum().backward()
+        ...     return model.module.bias.grad.item()
+        >>> debug_launcher(train)
+        RankResults([2.0, 2.0])
+        """
         if self.comm_hook == "no":
             return
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook

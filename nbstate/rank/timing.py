@@ -125,9 +125,15 @@ def trace() -> Iterator[None]:
 
     Examples
     --------
-    >>> with nbstate.trace():                                       # doctest: +SKIP
-    ...     train()
-    >>> session.timeline()                                          # doctest: +SKIP
+    >>> def train():
+    ...     PartialState()
+    ...     with trace():
+    ...         reduce(torch.ones(1))
+    >>> job = launch(train, num_processes=2)
+    >>> results = job.wait()
+    >>> print(job.timeline())
+    collectives of rank 0: 1, rank 1: 1
+    ...
     """
     if bootstrap.talk is None:
         raise RuntimeError("trace() belongs into a function or cell that ranks run")

@@ -64,9 +64,9 @@ class Session:
 
     Examples
     --------
-    >>> session = Session(2)                                        # doctest: +SKIP
-    >>> session.push(lr=0.1)                                        # doctest: +SKIP
-    >>> session.run(lambda: rank * lr)                              # doctest: +SKIP
+    >>> session = Session(2)
+    >>> session.push(lr=0.1)
+    >>> session.run(lambda: rank * lr)
     RankResults([0.0, 0.1])
     """
 
@@ -114,6 +114,11 @@ class Session:
             It failed on a rank; a `RankError`. The ranks stay.
         KeyboardInterrupt
             The cell was interrupted. The ranks stay.
+
+        Examples
+        --------
+        >>> session.run(lambda power: lr**power, 2, ranks=[1])
+        RankResults([0.01...])
         """
         if not callable(function):
             raise TypeError(f"function={function!r}: expected a function; pass train, not train()")
@@ -151,6 +156,11 @@ class Session:
             It failed on a rank; a `RankError`. The ranks stay.
         KeyboardInterrupt
             The cell was interrupted. The ranks stay.
+
+        Examples
+        --------
+        >>> session.cell("momentum = 0.9 + rank / 100; momentum")
+        RankResults([0.9, 0.91])
         """
         call = (cells.run, (source, count), {"collect": collect})
         return self._do(ranks, call, "cell", quiet=quiet)
@@ -164,13 +174,27 @@ class Session:
         ------
         UnpicklableError
             A value cannot travel; the message names the path to the part that cannot.
+
+        Examples
+        --------
+        >>> session.push(weights=torch.ones(3))
+        >>> session.pull("weights.sum().item()")
+        RankResults([3.0, 3.0])
         """
         for name, value in variables.items():
             travel.dump(value, name, self._team.by_reference)
         self._do("all", (cells.assign, (variables,), {}), "push", quiet=True)
 
     def pull(self, expression: str, ranks: Selection = "all") -> RankResults:
-        """Return the value that an expression, such as a name, has on each rank."""
+        """Return the value that an expression, such as a name, has on each rank.
+
+        Examples
+        --------
+        >>> session.pull("lr + rank")
+        RankResults([0.1, 1.1])
+        >>> session["lr"]
+        RankResults([0.1, 0.1])
+        """
         return self._do(ranks, (cells.evaluate, (expression,), {}), expression, quiet=True)
 
     def __getitem__(self, expression: str) -> RankResults:
@@ -184,6 +208,12 @@ class Session:
 
         The parts are contiguous and differ in length by at most one, as those of
         `PartialState.split_between_processes`.
+
+        Examples
+        --------
+        >>> session.scatter("part", ["a", "b", "c"])
+        >>> session["part"]
+        RankResults([['a', 'b'], ['c']])
         """
         from nbstate.state.splitting import Split
 
@@ -197,7 +227,14 @@ class Session:
         self._do("all", calls, "scatter", quiet=True)
 
     def gather(self, name: str) -> Any:
-        """Return the ranks' parts of the variable `name` as one, in rank order."""
+        """Return the ranks' parts of the variable `name` as one, in rank order.
+
+        Examples
+        --------
+        >>> session.cell("squares = [rank**2]", collect=False)
+        >>> session.gather("squares")
+        [0, 1]
+        """
         from nbstate.state.splitting import concatenate
 
         return concatenate(list(self.pull(name)))
@@ -206,6 +243,13 @@ class Session:
         """Give the value that `name` has on rank `root` to all other ranks.
 
         A module that all ranks have keeps its identity: it receives root's weights.
+
+        Examples
+        --------
+        >>> session.run(lambda: exec("lr = 10 ** -rank", globals()))
+        >>> session.sync("lr", root=1)
+        >>> session["lr"]
+        RankResults([0.1, 0.1])
         """
         (source,) = select(root, self.world_size)
         ((payload, buffers),) = self._do(source, (cells.pack, (name,), {}), "sync", quiet=True)
@@ -218,23 +262,51 @@ class Session:
         """Return what the ranks called together and when, where it was traced.
 
         That is inside `nbstate.trace`, or always with ``trace=True``.
+
+        Examples
+        --------
+        >>> with Session(2, trace=True) as traced:
+        ...     results = traced.cell("reduce(torch.ones(1))")
+        ...     print(traced.timeline())
+        collectives of rank 0: ...
+        ...
         """
         return self.job.timeline()
 
     def refork(self) -> None:
-        """Replace the ranks by fresh ones, forked from the kernel as it is now."""
+        """Replace the ranks by fresh ones, forked from the kernel as it is now.
+
+        Examples
+        --------
+        >>> lr = 0.5  # in the kernel
+        >>> session.refork()
+        >>> session["lr"]
+        RankResults([0.5, 0.5])
+        """
         self._check_open()
         self._team.leave("its session was given fresh ranks")
         self._team.join()  # what they hold, memory of devices above all, is free for the new ones
         self._team = Team(self.world_size, self.options)
 
     def interrupt(self) -> None:
-        """Interrupt what the ranks are doing; they stay."""
+        """Interrupt what the ranks are doing; they stay.
+
+        Examples
+        --------
+        >>> session.interrupt()  # from another thread, or a button, while a cell runs
+        """
         if self.doing is not None:
             self.doing.release.interrupt()
 
     def close(self) -> None:
-        """End the ranks; returns when they are gone."""
+        """End the ranks; returns when they are gone.
+
+        Examples
+        --------
+        >>> session.close()
+        >>> session.closed
+        True
+        """
         if not self.closed:
             self._closed = True
             _open.remove(self)

@@ -97,8 +97,8 @@ class AcceleratorState(SharedState[TrainingFacts], ProcessControl):
     Examples
     --------
     >>> with AcceleratorState(mixed_precision="bf16") as state:
-    ...     state.mixed_precision
-    'bf16'
+    ...     print(state.mixed_precision)
+    bf16
     """
 
     def __init__(
@@ -204,6 +204,13 @@ class AcceleratorState(SharedState[TrainingFacts], ProcessControl):
         ------
         ValueError
             There is none; those there are are named.
+
+        Examples
+        --------
+        >>> student, teacher = DeepSpeedPlugin(zero_stage=2), DeepSpeedPlugin(zero_stage=3)
+        >>> state = AcceleratorState(deepspeed_plugin={"student": student, "teacher": teacher})
+        >>> state.get_deepspeed_plugin("teacher").zero_stage
+        3
         """
         plugins = self._facts.deepspeed_plugins
         if name not in plugins:
@@ -212,7 +219,16 @@ class AcceleratorState(SharedState[TrainingFacts], ProcessControl):
         return plugins[name]
 
     def select_deepspeed_plugin(self, name: str) -> None:
-        """Make the DeepSpeed plugin of this name the active one."""
+        """Make the DeepSpeed plugin of this name the active one.
+
+        Examples
+        --------
+        >>> student, teacher = DeepSpeedPlugin(zero_stage=2), DeepSpeedPlugin(zero_stage=3)
+        >>> state = AcceleratorState(deepspeed_plugin={"student": student, "teacher": teacher})
+        >>> state.select_deepspeed_plugin("teacher")
+        >>> state.deepspeed_plugin.zero_stage
+        3
+        """
         self.get_deepspeed_plugin(name)
         self._facts.active_deepspeed = name
 

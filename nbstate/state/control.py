@@ -128,6 +128,17 @@ class ProcessControl:
         ------
         TimeoutError
             The time is up; the ranks that did not come are named.
+
+        Examples
+        --------
+        >>> def prepare():
+        ...     state = PartialState()
+        ...     if state.is_main_process:
+        ...         torch.save(torch.ones(2), "prepared.pt")
+        ...     state.wait_for_everyone()
+        ...     return torch.load("prepared.pt").tolist()
+        >>> debug_launcher(prepare)
+        RankResults([[1.0, 1.0], [1.0, 1.0]])
         """
         self._process.wait_for_everyone(timeout)
 
@@ -139,7 +150,9 @@ class ProcessControl:
 
         Examples
         --------
-        >>> with PartialState().main_process_first():
+        >>> def load():
+        ...     return ["a", "b"]
+        >>> with state.main_process_first():
         ...     data = load()  # downloads on the main process, finds it cached on the others
         """
         with self._process.first("main"):
@@ -147,7 +160,13 @@ class ProcessControl:
 
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Let each machine's main process run the block before the others of that machine do."""
+        """Let each machine's main process run the block before the others of that machine do.
+
+        Examples
+        --------
+        >>> with state.local_main_process_first():
+        ...     data = ["a", "b"]  # downloads once on each machine
+        """
         with self._process.first("local_main"):
             yield
 
@@ -174,7 +193,9 @@ class ProcessControl:
         --------
         >>> @PartialState.on_main_process(share=True)
         ... def vocabulary():
-        ...     return build()  # once; the same result on every rank
+        ...     return ["a", "b"]  # read once; the same result on every rank
+        >>> debug_launcher(vocabulary)
+        RankResults([['a', 'b'], ['a', 'b']])
         """
         return cls._only("main", function, share)
 
@@ -185,6 +206,14 @@ class ProcessControl:
         """Decorate a function so that only each machine's main process runs it.
 
         As `on_main_process`; with `share`, the ranks of a machine return its main process's value.
+
+        Examples
+        --------
+        >>> @PartialState.on_local_main_process
+        ... def unpack():
+        ...     return "unpacked"
+        >>> debug_launcher(unpack)
+        RankResults(['unpacked', None])
         """
         return cls._only("local_main", function, share)
 
@@ -195,6 +224,14 @@ class ProcessControl:
         """Decorate a function so that only the process of the highest rank runs it.
 
         As `on_main_process`.
+
+        Examples
+        --------
+        >>> @PartialState.on_last_process
+        ... def report():
+        ...     return "the last rank says this"
+        >>> debug_launcher(report)
+        RankResults([None, 'the last rank says this'])
         """
         return cls._only("last", function, share)
 
@@ -209,6 +246,14 @@ class ProcessControl:
         """Decorate a function so that only the process of this rank runs it.
 
         As `on_main_process`. A single process runs it whatever the index.
+
+        Examples
+        --------
+        >>> @PartialState.on_process(process_index=1)
+        ... def report():
+        ...     return "rank 1 says this"
+        >>> debug_launcher(report)
+        RankResults([None, 'rank 1 says this'])
         """
         return cls._only("process", function, share, _checked(process_index, "process_index"))
 
@@ -223,6 +268,14 @@ class ProcessControl:
         """Decorate a function so that only the process of this local rank runs it, on each machine.
 
         As `on_main_process`. A single process runs it whatever the index.
+
+        Examples
+        --------
+        >>> @PartialState.on_local_process(local_process_index=1)
+        ... def report():
+        ...     return "rank 1 of each machine says this"
+        >>> debug_launcher(report)
+        RankResults([None, 'rank 1 of each machine says this'])
         """
         index = _checked(local_process_index, "local_process_index")
         return cls._only("local_process", function, share, index)
@@ -268,8 +321,11 @@ class ProcessControl:
 
         Examples
         --------
-        >>> with state.split_between_processes(["a", "b", "c"]) as part:
-        ...     lengths = state.gather_in_order([len(text) for text in part])
+        >>> def lengths(words):
+        ...     with PartialState().split_between_processes(words) as part:
+        ...         return [len(word) for word in part]
+        >>> debug_launcher(lengths, (["a", "bb", "ccc"],))
+        RankResults([[1, 2], [3]])
         """
         facts = self._process
         split = Split(facts.place.rank, facts.place.world_size, apply_padding)
@@ -296,6 +352,15 @@ class ProcessControl:
             There is no split to be undone.
         ValueError
             A rank has not as many results as items; raised on all ranks.
+
+        Examples
+        --------
+        >>> def lengths(words):
+        ...     state = PartialState()
+        ...     with state.split_between_processes(words) as part:
+        ...         return state.gather_in_order([len(word) for word in part])
+        >>> debug_launcher(lengths, (["a", "bb", "ccc"],))
+        RankResults([[1, 2, 3], [1, 2, 3]])
         """
         facts = self._process
         if not facts.splits:
@@ -308,7 +373,12 @@ class ProcessControl:
     # -- the rest --------------------------------------------------------------------------------
 
     def set_device(self) -> None:
-        """Make `device` the current device of this process."""
+        """Make `device` the current device of this process.
+
+        Examples
+        --------
+        >>> state.set_device()
+        """
         self._process.set_device()
 
     def destroy_process_group(self, group: dist.ProcessGroup | None = None) -> None:
@@ -316,12 +386,22 @@ class ProcessControl:
 
         In a launched rank the default group is left alone: the launcher tears it down once every
         rank is done. Without any group nothing happens.
+
+        Examples
+        --------
+        >>> state.destroy_process_group()  # one process has no group
         """
         if group is not None or (not self.fork_launched and process_group.exists()):
             dist.destroy_process_group(group)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print on each machine's main process only."""
+        """Print on each machine's main process only.
+
+        Examples
+        --------
+        >>> state.print("said once on each machine")
+        said once on each machine
+        """
         if self.is_local_main_process:
             builtins.print(*args, **kwargs)  # noqa: T201, printing is its job
 

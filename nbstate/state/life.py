@@ -52,7 +52,13 @@ class SharedState(Generic[Facts]):
 
     @classmethod
     def is_initialized(cls) -> bool:
-        """Whether this state exists here; asking makes nothing."""
+        """Whether this state exists here; asking makes nothing.
+
+        Examples
+        --------
+        >>> PartialState.is_initialized()
+        True
+        """
         return cls in scope().lives
 
     @property
@@ -66,6 +72,12 @@ class SharedState(Generic[Facts]):
 
         Objects made before say, when they are used, that this call ended them. The process group is
         torch's and stays; the next PartialState uses it as it is.
+
+        Examples
+        --------
+        >>> PartialState.reset()
+        >>> state.initialized
+        False
         """
         reset_all(f"{cls.__name__}.reset() {caller()}")
 

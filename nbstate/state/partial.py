@@ -116,6 +116,11 @@ def is_main_process() -> bool:
 
     Before a state is set up the environment of the launcher, of torchrun or of MPI answers; where
     there is none the process is alone and the answer is yes.
+
+    Examples
+    --------
+    >>> debug_launcher(is_main_process)
+    RankResults([True, False])
     """
     facts = here()
     return facts.speaker("main") == facts.place.rank

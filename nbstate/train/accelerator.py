@@ -86,12 +86,17 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
     >>> accelerator = Accelerator(gradient_accumulation_steps=2)
     >>> model = torch.nn.Linear(2, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
     >>> loader = torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2)
-    >>> model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    >>> model, optimizer, scheduler, loader = accelerator.prepare(
+    ...     model, optimizer, scheduler, loader
+    ... )
     >>> for batch in loader:
     ...     with accelerator.accumulate(model):
-    ...         accelerator.backward(model(batch).mean())
+    ...         loss = model(batch).mean()
+    ...         accelerator.backward(loss)
     ...         optimizer.step()
+    ...         scheduler.step()
     ...         optimizer.zero_grad()
     """
 

@@ -25,27 +25,63 @@ class Communication(Core):
     _warned_of_scalar = False
 
     def gather(self, tensor: Any, *, as_list: bool = False) -> Any:
-        """Every rank's tensors, joined in rank order; see `nbstate.operations.gather`."""
+        """Every rank's tensors, joined in rank order; see `nbstate.operations.gather`.
+
+        Examples
+        --------
+        >>> accelerator.gather(torch.tensor([1.0, 2.0]))  # on one rank
+        tensor([1., 2.])
+        """
         return operations.gather(tensor, as_list=as_list)
 
     def gather_object(self, object: Any, *, flatten: bool = True) -> list[Any]:  # noqa: A002
-        """Every rank's object; see `nbstate.operations.gather_object`."""
+        """Every rank's object; see `nbstate.operations.gather_object`.
+
+        Examples
+        --------
+        >>> accelerator.gather_object({"rank": accelerator.process_index})  # on one rank
+        [{'rank': 0}]
+        """
         return operations.gather_object(object, flatten=flatten)
 
     def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
-        """One rank's tensors, on every rank; see `nbstate.operations.broadcast`."""
+        """One rank's tensors, on every rank; see `nbstate.operations.broadcast`.
+
+        Examples
+        --------
+        >>> accelerator.broadcast(torch.tensor([1.0, 2.0]))
+        tensor([1., 2.])
+        """
         return operations.broadcast(tensor, from_process)
 
     def reduce(
         self, tensor: Any, reduction: Literal["mean", "sum", "none"] = "sum", scale: float = 1.0
     ) -> Any:
-        """The sum of every rank's tensors, or their mean; see `nbstate.operations.reduce`."""
+        """The sum of every rank's tensors, or their mean; see `nbstate.operations.reduce`.
+
+        Examples
+        --------
+        >>> def on_two_ranks():
+        ...     return Accelerator().reduce(torch.tensor(1)).item()
+        >>> debug_launcher(on_two_ranks)
+        RankResults([2, 2])
+        """
         return operations.reduce(tensor, reduction, scale)
 
     def pad_across_processes(
         self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False
     ) -> Any:
-        """The tensors, as long as the longest; see `nbstate.operations.pad_across_processes`."""
+        """The tensors, as long as the longest; see `nbstate.operations.pad_across_processes`.
+
+        Examples
+        --------
+        >>> def on_two_ranks():
+        ...     accelerator = Accelerator()
+        ...     uneven = torch.ones(1 + accelerator.process_index)
+        ...     return accelerator.pad_across_processes(uneven, pad_index=-1).tolist()
+        >>> debug_launcher(on_two_ranks)
+        RankResults([[1.0, -1.0], [1.0, 1.0]])
+        """
         return operations.pad_across_processes(tensor, dim, pad_index, pad_first)
 
     def weighted_mean(self, total: Any, count: float | torch.Tensor) -> Any:
@@ -94,8 +130,9 @@ class Communication(Core):
 
         Examples
         --------
-        >>> for x, y in loader:
-        ...     predicted, wanted = accelerator.gather_for_metrics((model(x), y))
+        >>> seen = [accelerator.gather_for_metrics(batch) for batch in loader]
+        >>> sum(len(each) for each in seen) == len(loader.dataset)
+        True
         """
         tensors = all(isinstance(leaf, torch.Tensor) for _, leaf in leaves(input_data))
         as_objects = use_gather_object or not tensors

@@ -27,7 +27,15 @@ class Control(Core):
     _stopped: dict[int, str]
 
     def set_trigger(self) -> None:
-        """Raise a flag on this rank, for `check_trigger` to be seen by all."""
+        """Raise a flag on this rank, for `check_trigger` to be seen by all.
+
+        Examples
+        --------
+        >>> if not torch.isfinite(loss):
+        ...     accelerator.set_trigger()
+        >>> accelerator.check_trigger()
+        False
+        """
         self._triggered = True
 
     def check_trigger(self) -> bool:
@@ -50,6 +58,12 @@ class Control(Core):
         ----------
         reason : str
             What `stop_reasons` will say for this rank.
+
+        Examples
+        --------
+        >>> accelerator.request_stop("good enough")
+        >>> accelerator.should_stop(), accelerator.stop_reasons
+        (True, {0: 'good enough'})
         """
         self._stop_reason = str(reason)
 

@@ -72,12 +72,16 @@ class Loop(Core):
 
         Examples
         --------
-        >>> for x, y in loader:
+        >>> for batch in loader:
         ...     with accelerator.accumulate(model):
-        ...         accelerator.backward(loss_function(model(x), y))
-        ...         optimizer.step()
-        ...         scheduler.step()
+        ...         accelerator.backward(model(batch).mean())
+        ...         optimizer.step()  # of four batches, at the second and the fourth
         ...         optimizer.zero_grad()
+        ...         print(accelerator.sync_gradients)
+        False
+        True
+        False
+        True
         """
         with self._accumulation.block():
             if self.gradient_state.sync_gradients or self.gradient_state.sync_each_batch:
@@ -97,7 +101,7 @@ class Loop(Core):
         Examples
         --------
         >>> with accelerator.no_sync(model):
-        ...     accelerator.backward(model(x).mean())
+        ...     accelerator.backward(model(batch).mean())
         """
         return parallel.no_sync(model)
 
@@ -113,7 +117,7 @@ class Loop(Core):
 
         Examples
         --------
-        >>> accelerator.backward(loss_function(model(x), y))
+        >>> accelerator.backward(model(batch).mean())
         """
         if self.state.distributed_type is DistributedType.DEEPSPEED:
             drive(self._models[0], loss, ends_window=self.gradient_state.sync_gradients, **kwargs)
@@ -146,7 +150,7 @@ class Loop(Core):
 
         Examples
         --------
-        >>> accelerator.backward(model(x).mean())
+        >>> accelerator.backward(model(batch).mean())
         >>> norm = accelerator.clip_grad_norm_(model.parameters(), max_norm=1.0)
         """
         if not self.gradient_state.sync_gradients:
@@ -158,7 +162,15 @@ class Loop(Core):
     def clip_grad_value_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float
     ) -> None:
-        """Cut each gradient to ``[-clip_value, clip_value]``, at the end of a window."""
+        """Cut each gradient to ``[-clip_value, clip_value]``, at the end of a window.
+
+        Examples
+        --------
+        >>> accelerator.backward(model(batch).mean())
+        >>> accelerator.clip_grad_value_(model.parameters(), clip_value=0.25)
+        >>> model.weight.grad
+        tensor([[0.2500, 0.2500]])
+        """
         if not self.gradient_state.sync_gradients:
             return
         given = _listed(parameters)
@@ -184,7 +196,7 @@ class Loop(Core):
         Examples
         --------
         >>> with accelerator.autocast():
-        ...     similarity = x @ x.T
+        ...     similarity = batch @ batch.T
         """
         return self._precision.autocast(autocast_handler)
 
@@ -207,8 +219,8 @@ class Loop(Core):
         Examples
         --------
         >>> with accelerator.join_uneven_inputs([model], even_batches=False):
-        ...     for x, y in loader:
-        ...         accelerator.backward(loss_function(model(x), y))
+        ...     for batch in loader:
+        ...         accelerator.backward(model(batch).mean())
         """
         joined = [each for each in joinables if isinstance(each, Joinable)]
         if self.state.use_distributed and not joined:
@@ -244,7 +256,13 @@ class Loop(Core):
         return inner if keep_fp32_wrapper else precision.unwrap(inner)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """A dataloader without its first batches; see `nbstate.train.skip_first_batches`."""
+        """A dataloader without its first batches; see `nbstate.train.skip_first_batches`.
+
+        Examples
+        --------
+        >>> len(list(loader)), len(list(accelerator.skip_first_batches(loader, 3)))
+        (4, 1)
+        """
         return skip_first_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:

@@ -51,17 +51,64 @@ class Tracker:
             Where files go.
         **settings
             What `init_trackers` was given for this tracker.
+
+        Examples
+        --------
+        >>> class Told(Tracker):
+        ...     name = "told"
+        ...
+        ...     def start(self, project_name, directory, **settings):
+        ...         print(f"{project_name} begins")
+        >>> Accelerator(log_with=Told()).init_trackers("trial")
+        trial begins
         """
 
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Keep the settings of the run."""
+        """Keep the settings of the run.
+
+        Examples
+        --------
+        >>> class Told(Tracker):
+        ...     name = "told"
+        ...
+        ...     def store_init_configuration(self, values):
+        ...         print(values)
+        >>> Accelerator(log_with=Told()).init_trackers("trial", config={"lr": 0.1})
+        {'lr': 0.1}
+        """
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Write values: numbers, text, or mappings of numbers."""
+        """Write values: numbers, text, or mappings of numbers.
+
+        Examples
+        --------
+        >>> class Told(Tracker):
+        ...     name = "told"
+        ...
+        ...     def log(self, values, step=None):
+        ...         print(step, values)
+        >>> accelerator = Accelerator(log_with=Told())
+        >>> accelerator.init_trackers("trial")
+        >>> accelerator.log({"loss": 0.5}, step=3)
+        3 {'loss': 0.5}
+        """
         raise NotImplementedError(f"{type(self).__name__} must say how to log")
 
     def finish(self) -> None:
-        """Write what is left, and end."""
+        """Write what is left, and end.
+
+        Examples
+        --------
+        >>> class Told(Tracker):
+        ...     name = "told"
+        ...
+        ...     def finish(self):
+        ...         print("that is all")
+        >>> accelerator = Accelerator(log_with=Told())
+        >>> accelerator.init_trackers("trial")
+        >>> accelerator.end_training()
+        that is all
+        """
 
 
 class JSONLinesTracker(Tracker):
@@ -215,6 +262,14 @@ class Tracking(Core):
         ------
         ValueError
             There is none of this name.
+
+        Examples
+        --------
+        >>> accelerator = Accelerator(log_with="jsonl", project_dir="runs")
+        >>> accelerator.init_trackers("digits")
+        >>> accelerator.get_tracker("jsonl").name
+        'jsonl'
+        >>> accelerator.end_training()
         """
         names = [tracker.name for tracker in self._log_with]
         if name not in names:
@@ -235,13 +290,27 @@ class Tracking(Core):
             Numbers, text, or dicts of numbers, by name. Tensors of one element count as numbers.
         step : int, optional
             Which step they belong to.
+
+        Examples
+        --------
+        >>> accelerator = Accelerator(log_with="jsonl", project_dir="runs")
+        >>> accelerator.init_trackers("letters")
+        >>> accelerator.log({"loss": torch.tensor(0.5)}, step=0)
+        >>> accelerator.end_training()
+        >>> print(open("runs/letters.jsonl").read())
+        {"step": 0, "loss": 0.5}
         """
         plain = {name: _plain(value) for name, value in values.items()} if self.trackers else {}
         for tracker in self.trackers:
             tracker.log(plain, step)
 
     def end_training(self) -> None:
-        """Finish the trackers and, where the launcher does not see to it, the process group."""
+        """Finish the trackers and, where the launcher does not see to it, the process group.
+
+        Examples
+        --------
+        >>> accelerator.end_training()
+        """
         trackers, self.trackers = self.trackers, []
         for tracker in trackers:
             tracker.finish()

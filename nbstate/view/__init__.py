@@ -74,7 +74,11 @@ def last_run() -> Page:
 
     Examples
     --------
-    >>> nbstate.last_run()                                          # doctest: +SKIP
+    >>> results = notebook_launcher(abs, (-1,), num_processes=2)
+    >>> print(last_run())
+    abs: done on 2 ranks
+    rank 0: done
+    rank 1: done
     """
     if View.last_page is None:
         raise RuntimeError("no run has ended in this kernel yet: launch one first")

@@ -56,8 +56,10 @@ def inspect(ranks: Job | Session) -> Inspector:
 
     Examples
     --------
-    >>> job = nbstate.launch(train, num_processes=2)                # doctest: +SKIP
-    >>> nbstate.inspect(job)                                        # doctest: +SKIP
+    >>> import time
+    >>> job = launch(time.sleep, 60, num_processes=2)
+    >>> table = inspect(job)  # as the last line of a cell it shows, and follows
+    >>> job.stop()
     """
     from nbstate.job import Job
     from nbstate.session import Session

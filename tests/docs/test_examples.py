@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 _TOLD = {"format_msg", "title"}
 BETWEEN_ROOMS = {
     "Job": {"changed", "give_up", "heard", "join", "listen", "may_restart", "note"}
-    | {"note_when_done", "ranks_ended", "restart_together", "shown_by", "start", "started"}
+    | {
+        "note_when_done",
+        "over_within",
+        "ranks_ended",
+        "restart_together",
+        "shown_by",
+        "start",
+        "started",
+    }
     | {"stopping", "take_places", "take_result", "tell", "unlisten", "wait_or_stop"},
     "JobStoppedError": _TOLD,
     "LaunchOptions": {"from_keywords"},

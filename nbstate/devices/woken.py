@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 # What cuCtxGetCurrent answers before anyone has called cuInit.
@@ -33,7 +32,7 @@ def woken() -> str | None:
 
 
 def _cuda_driver_is_awake() -> bool:
-    library = _loaded("libcuda.so")
+    library = _loaded("libcuda.so.1")
     if library is None:
         return False
     context = ctypes.c_void_p()
@@ -43,13 +42,10 @@ def _cuda_driver_is_awake() -> bool:
 
 def _loaded(name: str) -> ctypes.CDLL | None:
     """A shared library that this process has loaded already; loads none."""
+    if sys.platform != "linux":
+        return None
     try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:  # not Linux
+        # With RTLD_NOLOAD the loader only looks through what is loaded (dlopen(3)).
+        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
         return None
-    if name not in maps:  # as a rule, and then there is no need to read every line
-        return None
-    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines())
-    path = next((path for path in paths if Path(path).name.startswith(name)), None)
-    # Bound to what is loaded: with RTLD_NOLOAD the loader opens nothing.
-    return None if path is None else ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)

@@ -39,7 +39,8 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     if xla.needed(options):
         xla.check(ranks, used)
         call = replace(call, prepare=xla.set_up)
-    method, why = choose_method(options.start_method, used, watch.waker)
+    waker = watch.waker if used is not None else ""
+    method, why = choose_method(options.start_method, used, waker)
     if ranks > 1 and not options.cpu and devices.count():
         why = why + _little_shared_memory()
     if method == "fork":

@@ -94,7 +94,8 @@ int cuCtxGetCurrent(void **context) { *context = 0; return STATE; }
 def test_the_driver_is_asked_where_it_is_loaded_and_torch_knows_nothing(tmp_path, state, expected):
     library = tmp_path / "libcuda.so.1"
     built = subprocess.run(
-        ["cc", "-shared", "-fPIC", f"-DSTATE={state}", "-o", str(library), "-x", "c", "-"],
+        ["cc", "-shared", "-fPIC", f"-DSTATE={state}", "-Wl,-soname,libcuda.so.1", "-o", str(library),
+         "-x", "c", "-"],
         input=DRIVER, text=True, check=False,
     )  # fmt: skip
     if built.returncode != 0:

@@ -58,6 +58,7 @@ class Loop:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._before = processes.pids()  # may fail for want of descriptors: no file is open yet
         self.lines: list[Line] = []
         self._guard: Guard | None = None
         self._events = Events()
@@ -68,7 +69,6 @@ class Loop:
         self._matcher = Matcher(self._send_verdict)
         self._restarts_left = job.options.max_restarts
         self._leaving = False
-        self._before = processes.pids()
         self.reason: Reason | None = None
         self.memory_kills = memory.kills_for_memory()
 

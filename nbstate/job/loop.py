@@ -172,7 +172,8 @@ class Loop:
                 line.reap()
                 line.drain()
             line.close()
-        processes.kill_marked(self._job.mark, self._before)
+        if any(line.rank.pid is not None for line in self.lines):
+            processes.kill_marked(self._job.mark, self._before)
         if self._guard is not None:
             self._guard.dismiss()
         self._inquiry.end()

@@ -8,7 +8,6 @@ import functools
 import importlib
 import itertools
 import os
-import sys
 import threading
 import time
 import weakref
@@ -261,6 +260,11 @@ class Job:
     def logs(self, rank: int | None = None) -> str:
         """Return the whole text of one rank, or of all of them one after the other.
 
+        Raises
+        ------
+        IndexError
+            This node has no such rank.
+
         Examples
         --------
         >>> print(job.logs())
@@ -269,9 +273,13 @@ class Job:
         --- rank 1
         lr=0.1
         """
-        if rank is not None:
-            return self.ranks[rank - self.nodes.offset].output.whole()
-        return "".join(f"--- rank {r.index}\n{r.output.whole()}" for r in self.ranks)
+        if rank is None:
+            return "".join(f"--- rank {r.index}\n{r.output.whole()}" for r in self.ranks)
+        for found in self.ranks:
+            if found.index == rank:
+                return found.output.whole()
+        first, last = self.ranks[0].index, self.ranks[-1].index
+        raise IndexError(f"rank {rank!r}: the ranks here are {first} to {last}")
 
     def timeline(self) -> Timeline:
         """Return what the ranks called together and when, for jobs with ``trace=True``.
@@ -336,8 +344,6 @@ class Job:
         """
         _end_with_the_interpreter()
         _alive.add(self)
-        sys.stdout.flush()  # or text that waits there would wait in every rank too
-        sys.stderr.flush()
         # Not the thread that runs cells: see nbstate.start.fork.
         thread = threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True)
         with self._ended_by_an_interrupt():

@@ -199,6 +199,7 @@ def this_place() -> Place:
     """Return the place of the running cell, or the current streams where there is none.
 
     A captured cell (`%%capture`, `redirect_stdout`) has its streams replaced: text goes there.
+    What waits in the streams leaves first: it came before, and would wait in every forked rank too.
     """
     sys.stdout.flush()
     sys.stderr.flush()

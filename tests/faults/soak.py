@@ -2,6 +2,7 @@
 
     python -m tests.faults.soak MINUTES         mixed faults for so long
     python -m tests.faults.soak --launches 200  as many plain launches
+    python -m tests.faults.soak --sessions 20   as many sessions, used, failed in and closed
 
 Not a test that `make test` runs. It prints what the kernel holds now and then: everything has to
 come back to where it was.
@@ -17,7 +18,7 @@ from tests.kernels import Kernel
 SETUP = """
 import ctypes, gc, os, pathlib, random, signal, subprocess, tempfile, threading, time
 import psutil, torch, torch.distributed as dist
-from nbstate import PartialState, RankError, launch, notebook_launcher
+from nbstate import PartialState, RankError, Session, launch, notebook_launcher
 
 def works():
     PartialState().wait_for_everyone()
@@ -42,17 +43,34 @@ def loads():
 def mismatches(): dist.barrier() if PartialState().process_index else dist.all_reduce(torch.ones(1))
 def unpicklable(): return threading.Lock()
 
+def starts_fresh(): return PartialState().process_index
+
 FAULTS = [works, raises, exits, dies, crashes, prints, hangs, leaves, loads, mismatches]
-FAULTS.append(unpicklable)
+FAULTS += [unpicklable, starts_fresh]
 
 def one(fault):
     options = {"timeout": 0.5} if fault in (hangs, mismatches) else {}
     if fault is raises: options["max_restarts"] = 1
+    if fault is starts_fresh: options["start_method"] = "forkserver"
     try:
         notebook_launcher(fault, num_processes=2, view="silent", grace=0.3, **options)
     except RankError as error:
         return type(error).__name__
     return "done"
+
+def one_session():
+    session = Session(2, view="silent", grace=0.3)
+    assert session.run(works)[0].shape == (100_000,)
+    try:
+        session.run(raises)
+    except RankError as error:
+        said = type(error).__name__
+    session["x"] = 1
+    assert session.pull("x") == [1, 1]
+    session.refork()
+    session.run(works)
+    session.close()
+    return said
 
 def held():
     gc.collect()
@@ -73,6 +91,7 @@ counts = {}
 for fault in random.sample(FAULTS, len(FAULTS)):
     said = one(fault)
     counts[fault.__name__] = said
+counts["session"] = one_session()
 """
 
 
@@ -80,11 +99,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("minutes", type=float, nargs="?", default=30)
     parser.add_argument("--launches", type=int)
+    parser.add_argument("--sessions", type=int)
     chosen = parser.parse_args()
     with Kernel() as kernel:
         _run(kernel, SETUP)
         if chosen.launches:
             _launches(kernel, chosen.launches)
+        elif chosen.sessions:
+            _sessions(kernel, chosen.sessions)
         else:
             _mixed(kernel, chosen.minutes)
 
@@ -95,6 +117,14 @@ def _launches(kernel: Kernel, count: int) -> None:
     for done in range(50, count + 1, 50):
         _run(kernel, "for _ in range(50): assert one(works) == 'done'")
         _row(kernel, f"{done} launches later")
+
+
+def _sessions(kernel: Kernel, count: int) -> None:
+    _run(kernel, "one_session()")
+    _row(kernel, "after 1 session")
+    for done in range(5, count + 1, 5):
+        _run(kernel, "for _ in range(5): one_session()")
+        _row(kernel, f"{done} sessions later")
 
 
 def _mixed(kernel: Kernel, minutes: float) -> None:

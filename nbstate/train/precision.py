@@ -99,4 +99,11 @@ def _to_float8(model: torch.nn.Module) -> None:
     if importlib.util.find_spec("torchao") is None:
         raise ImportError("mixed_precision='fp8' needs torchao: pip install torchao, or use 'bf16'")
     float8 = importlib.import_module("torchao.float8")
-    float8.convert_to_float8_training(model)
+    float8.convert_to_float8_training(model, module_filter_fn=_fits_float8)
+
+
+def _fits_float8(module: torch.nn.Module, _name: str) -> bool:
+    """Whether a layer's sizes are the multiples of 16 that 8 bit products need on CUDA."""
+    if not isinstance(module, torch.nn.Linear):
+        return False
+    return module.in_features % 16 == module.out_features % 16 == 0

@@ -12,6 +12,7 @@ from torch import nn
 
 from nbstate import Accelerator, AutocastKwargs, GradScalerKwargs, debug_launcher
 from nbstate.state import reset_all
+from nbstate.train.precision import Precision
 from tests.train.ranks import close, loader, loss_of, mlp, weights
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -122,6 +123,28 @@ def test_fp8_falls_back_with_a_warning_where_the_device_cannot():
         accelerator = Accelerator("fp8")
     assert accelerator.mixed_precision == "bf16"
     assert accelerator.prepare(mlp())(torch.ones(1, 6)).dtype == torch.float32
+
+
+def test_fp8_trains_linear_layers_through_torchao():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+    # What an Accelerator on a device that can does; torchao computes in 8 bits on the CPU too.
+    Precision("fp8", torch.device("cpu")).wrap(model)
+    # The last layer's sizes do not suit 8 bit products.
+    assert [type(layer).__name__ for layer in model] == ["Float8Linear", "ReLU", "Linear"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    inputs, wanted = torch.randn(64, 32), torch.randn(64, 10)
+    losses = []
+    for _ in range(20):
+        outputs = model(inputs)
+        assert outputs.dtype == torch.float32
+        loss = nn.functional.mse_loss(outputs, wanted)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 1.5
+    assert all(weight.dtype == torch.float32 for weight in model.parameters())
 
 
 def test_clipping_for_one_optimizer_leaves_the_gradients_of_another_to_its_own_step():

@@ -1,6 +1,6 @@
 """The ranks of one run, from their start to their end.
 
-job         what the user holds: wait, stop, results
+job         what the user holds: wait, stop, results;  run: what everybody else sees of it
 loop        the one thread that starts the ranks, hears them all, and sees them end
 ranks       the kernel's ends of what ties it to one rank
 output      what one rank has said and drawn

@@ -45,7 +45,7 @@ from nbstate.wire import (
 )
 
 if TYPE_CHECKING:
-    from nbstate.job import Job
+    from nbstate.job.run import Run
 
 Reason = Literal["failure", "stop", "timeout"]
 
@@ -56,7 +56,7 @@ TEXT_EVERY = 0.01
 class Loop:
     """Runs one job from its first fork to its last exit. Used from one thread, but for `ask`."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Run) -> None:
         self._job = job
         self._before = processes.pids()  # may fail for want of descriptors: no file is open yet
         self.lines: list[Line] = []

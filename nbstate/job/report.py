@@ -10,14 +10,14 @@ from nbstate.wire import Failed
 
 if TYPE_CHECKING:
     from nbstate.errors import RankError, RankFailure
-    from nbstate.job import Job
     from nbstate.job.ranks import Line, Rank
+    from nbstate.job.run import Run
     from nbstate.job.stacks import Stack
 
 Outcome = Literal["done", "failed", "stopped"]
 
 
-def outcome(job: Job) -> tuple[Outcome, RankError | None]:
+def outcome(job: Run) -> tuple[Outcome, RankError | None]:
     """Return the state in which a finished job is, and the error to raise for it."""
     failures = [*own_failures(job), *job.nodes.failures]
     if not failures:
@@ -39,12 +39,12 @@ def outcome(job: Job) -> tuple[Outcome, RankError | None]:
     return "failed", errors.RankError(*told)
 
 
-def own_failures(job: Job) -> list[RankFailure]:
+def own_failures(job: Run) -> list[RankFailure]:
     """Say how each rank of this node that is not done failed."""
     return [failure_of(job, line) for line in job.loop.lines if line.rank.state != "done"]
 
 
-def failure_of(job: Job, line: Line) -> RankFailure:
+def failure_of(job: Run, line: Line) -> RankFailure:
     """Say how one rank failed: by its own words, else by how its process ended."""
     said = line.failed
     if said is None:
@@ -69,7 +69,7 @@ def failure_of(job: Job, line: Line) -> RankFailure:
     )
 
 
-def _ended_without_word(job: Job, line: Line) -> RankFailure:
+def _ended_without_word(job: Run, line: Line) -> RankFailure:
     from nbstate.errors import RankFailure, end_in_words
 
     rank = line.rank
@@ -105,7 +105,7 @@ def _last_stack(stack: Stack) -> str:
     return f"Last Python stack, innermost line first:\n{stack}" if stack.frames else ""
 
 
-def _why_killed(job: Job, rank: Rank) -> str:
+def _why_killed(job: Run, rank: Rank) -> str:
     """What is known about memory when a rank was killed, and no guess beyond it."""
     before, now = job.loop.memory_kills, memory.kills_for_memory()
     size, whose = memory.limit()

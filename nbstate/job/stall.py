@@ -15,8 +15,8 @@ from nbstate.job import processes, whereabouts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nbstate.job import Job
     from nbstate.job.ranks import Line
+    from nbstate.job.run import Run
 
 BUSY = 0.05
 """Share of a core above which a rank counts as at work: looking at a clock now and then is less."""
@@ -41,7 +41,7 @@ class Watch:
         Asks all ranks where they are, then calls what it is given.
     """
 
-    def __init__(self, job: Job, inquire: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, job: Run, inquire: Callable[[Callable[[], None]], None]) -> None:
         self._job = job
         self._inquire = inquire
         self._limit = job.options.stall_after

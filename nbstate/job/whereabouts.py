@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nbstate.job import Job
     from nbstate.job.ranks import Line
+    from nbstate.job.run import Run
 
 
-def stacks(job: Job) -> str:
+def stacks(job: Run) -> str:
     """Return the collective and the stack of each living rank, innermost line first."""
     job.loop.collect_stacks()
     lines = [line for line in job.loop.lines if line.at_work]
@@ -20,7 +20,7 @@ def stacks(job: Job) -> str:
     return _told(job, lines)
 
 
-def stall(job: Job) -> str:
+def stall(job: Run) -> str:
     """Return the report of ranks that no longer get on and have just said where they are."""
     lines = [line for line in job.loop.lines if line.at_work]
     done = [line.rank.index for line in job.loop.lines if line.rank.state == "done"]
@@ -33,7 +33,7 @@ def stall(job: Job) -> str:
     return f"{head}:\n{_told(job, lines)}"
 
 
-def _told(job: Job, lines: Sequence[Line]) -> str:
+def _told(job: Run, lines: Sequence[Line]) -> str:
     here = [rank.index for rank in job.ranks]
     return "\n\n".join(filter(None, (_folded(lines), _mismatch(lines, here))))
 

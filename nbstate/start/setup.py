@@ -11,11 +11,11 @@ from nbstate.start.place import MARK, Place, environment, threads_per_rank
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nbstate.job import Job
     from nbstate.job.ranks import Line
+    from nbstate.job.run import Run
 
 
-def setup_for(job: Job, line: Line, not_ours: Sequence[int]) -> Setup:
+def setup_for(job: Run, line: Line, not_ours: Sequence[int]) -> Setup:
     """Return what the rank at the other end of `line` is told.
 
     `not_ours` are the kernel's descriptors, which a forked rank finds open and must not hold.

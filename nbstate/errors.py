@@ -335,7 +335,7 @@ def _when_interrupted(failure: RankFailure) -> str:
 
 
 def _ended_from_outside(failure: RankFailure) -> str:
-    inside = f", in {failure.collective}" if failure.collective else ""
+    inside = f" in {failure.collective}" if failure.collective else ""
     where = f" ({failure.where})" if failure.where else ""
     return f"{failure.headline}{inside}{where}"
 

@@ -1,6 +1,8 @@
 """How the ranks of a run are ended: politely first, and each step in its time.
 
-at once         KeyboardInterrupt (SIGINT) in every rank that is at work
+at once         nothing, where a rank has failed: who meets it in a collective learns of that, and
+                says so better than who is interrupted on the way there
+a moment later  KeyboardInterrupt (SIGINT) in every rank that is at work
 half a second   who sits in a collective is looked at, and looked at again: it is in torch's C++
                 code, which hears no interrupt. If it still is there, waiting for a rank that
                 has failed, or for others that wait too, SIGTERM spares everybody the rest
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     from nbstate.job.ranks import Line
     from nbstate.wire import Collective
+
+MOMENT = 0.1
+"""Seconds between a rank's failure and the interrupt of the others."""
 
 DEAF_AFTER = 0.3
 """Seconds between the interrupt, the first and the second look at ranks in a collective."""
@@ -51,6 +56,14 @@ class Ending:
 
     def begin(self, grace: float, *, after_failure: bool) -> None:
         """Interrupt the ranks, and go on to the further steps until all are gone."""
+        if after_failure:
+            self._at(min(MOMENT, grace / 2), lambda: self._interrupt(after_failure))
+        else:
+            self._interrupt(after_failure)
+        self._at(grace, self._terminate)
+        self._at(grace + TERM_TO_KILL, self.kill)
+
+    def _interrupt(self, after_failure: bool) -> None:
         for line in self._lines:
             if line.at_work and line.failed is None:
                 line.told_to_stop = True
@@ -58,8 +71,6 @@ class Ending:
                 if not line.told_wrong:  # it is about to raise by itself
                     line.signal(signal.SIGINT)
         self._at(DEAF_AFTER, lambda: self._look_for_the_deaf(after_failure))
-        self._at(grace, self._terminate)
-        self._at(grace + TERM_TO_KILL, self.kill)
 
     def kill(self) -> None:
         """End every rank that is still there, with all that it started."""

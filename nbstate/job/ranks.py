@@ -111,7 +111,7 @@ class Line:
         self.told_wrong = False
         self.deaf_in = ""  # the collective in which it heard no interrupt
         self.pulse: Pulse | None = None
-        self._pulse_awaited = False
+        self._pulse_awaited = self._stacks_awaited = False
         self._cpu = 0.0
         self.ended_at = 0
         self._stacks_text = b""
@@ -212,7 +212,8 @@ class Line:
     def said_where(self) -> bool:
         """Whether all that was asked for last has arrived."""
         text = self._stacks_text.decode("utf-8", "replace")
-        return not self._pulse_awaited and stacks.is_whole(text)
+        told = not self._stacks_awaited or stacks.is_whole(text)
+        return told and not self._pulse_awaited
 
     @property
     def at_work(self) -> bool:
@@ -264,13 +265,18 @@ class Line:
         if _FATAL in self._stacks_text:  # it is dying, and this is its last stack
             return
         self._stacks_text = b""
-        if self.rank.state != "starting":  # before that the signal would end it
+        self._stacks_awaited = self._can_answer
+        if self._stacks_awaited:
             self.signal(STACK_SIGNAL)
+
+    @property
+    def _can_answer(self) -> bool:
+        return self.rank.state != "starting"  # before that the signal would end it
 
     def ask_where(self) -> None:
         """Have the rank say where it is: its stack, and the collective it is in."""
         self.ask_for_stacks()
-        self._pulse_awaited = self.at_work
+        self._pulse_awaited = self.at_work and self._can_answer
         if self._pulse_awaited:
             self.send(Look())
 

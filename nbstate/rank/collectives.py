@@ -17,24 +17,21 @@ from nbstate.wire import Collective
 if TYPE_CHECKING:
     from types import FrameType
 
-# Where functions that need every rank live; the outermost public one is what the user called.
+# What else waits for other ranks here and there, beside the collectives that `failure` knows.
 _HOMES = tuple(
     path.replace("/", os.sep)
-    for path in (
-        "torch/distributed/distributed_c10d.py",
-        "torch/distributed/_functional_collectives.py",
-        "torch/nn/parallel/distributed.py",
-        "nbstate/state/waiting.py",
-    )
+    for path in ("torch/nn/parallel/distributed.py", "nbstate/state/waiting.py")
 )
 # Their names for what goes into the collective on every rank, the likeliest first.
 _INPUTS = ("tensor", "input_tensor", "input", "self", "input_list", "output_tensor", "output")
 _OBJECTS = ("obj", "object_list", "scatter_object_input_list")
-_WAITS = {"for_everyone": "wait_for_everyone"}
 
 
 def of_thread(frame: FrameType | None) -> Collective | None:
-    """Return the collective that a thread with this innermost frame is in, or None."""
+    """Return the collective that a thread with this innermost frame is in, or None.
+
+    The outermost public function is what the user called.
+    """
     found = [f for f in failure.walk(frame) if _is_collective(f)]
     return _told(found[-1]) if found else None
 
@@ -46,15 +43,19 @@ def calls() -> int:
 
 
 def _is_collective(frame: FrameType) -> bool:
-    code = frame.f_code
-    return code.co_filename.endswith(_HOMES) and not code.co_name.startswith(("_", "<"))
+    return bool(_name(frame))
+
+
+def _name(frame: FrameType) -> str:
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    elsewhere = file.endswith(_HOMES) and not function.startswith(("_", "<"))
+    return failure.collective_name(file, function) or (function if elsewhere else "")
 
 
 def _told(frame: FrameType) -> Collective:
-    name = frame.f_code.co_name
-    where = failure.where_of(frame)
-    if name in _WAITS:
-        return Collective(_WAITS[name], where=where)
+    name, where = _name(frame), failure.where_of(frame)
+    if name == "wait_for_everyone":
+        return Collective(name, where=where)
     details = _details(frame.f_locals)
     group = frame.f_locals.get("group")
     if not hasattr(group, "size"):

@@ -28,12 +28,20 @@ LONGEST_MESSAGE = 2_000
 LONGEST_TRACEBACK = 20_000
 
 _OURS = f"{Path(__file__).resolve().parent.parent}{os.sep}"
-_COLLECTIVES = str(Path("torch", "distributed", "distributed_c10d.py"))
 _LOST_PEER = re.compile(
-    "connection (was )?(closed|reset)|broken pipe|socket.*closed|peer|connection refused"
-    "|application timeout caused pair closure",
+    "connection (was )?(likely )?(closed|reset)|broken pipe|socket.*closed|connection refused"
+    "|peer(?! access| mapping)|remote process exited|application timeout caused pair closure",
     re.IGNORECASE,
 )
+# Where functions that need every rank live.
+_COLLECTIVES = tuple(
+    path.replace("/", os.sep)
+    for path in (
+        "torch/distributed/distributed_c10d.py",
+        "torch/distributed/_functional_collectives.py",
+    )
+)
+_WAITING = f"{_OURS}state{os.sep}waiting.py"
 
 
 def describe(error: BaseException) -> Failed:
@@ -47,7 +55,7 @@ def describe(error: BaseException) -> Failed:
         when=when,
         type_name=_type_name(error),
         message=message,
-        traceback=_shorten(_format(error), LONGEST_TRACEBACK),
+        traceback="" if _says_it_all(error) else _shorten(_format(error), LONGEST_TRACEBACK),
         where=_where((frame.filename, frame.lineno or 0, frame.name) for frame in reversed(frames)),
         collective=collective,
         interrupted=interrupted,
@@ -57,6 +65,15 @@ def describe(error: BaseException) -> Failed:
     )
 
 
+def _says_it_all(error: BaseException) -> bool:
+    """Whether a value cannot travel and no code of the user's stands behind that."""
+    if not isinstance(error, values.UnpicklableError):
+        return False
+    causes = (error, error.__cause__)
+    frames = [frame for cause in causes if cause for frame in _frames(cause.__traceback__)]
+    return not any(is_users(frame.filename) for frame in frames)
+
+
 def _lost_its_peer(error: BaseException, message: str, collective: str) -> bool:
     from_torch = isinstance(error, RuntimeError) and _LOST_PEER.search(message) is not None
     return from_torch or (isinstance(error, KeyboardInterrupt) and bool(collective))
@@ -64,7 +81,7 @@ def _lost_its_peer(error: BaseException, message: str, collective: str) -> bool:
 
 def _type_name(error: BaseException) -> str:
     kind = type(error)
-    if kind.__module__ in ("builtins", "__main__"):
+    if kind.__module__.partition(".")[0] in {"builtins", "__main__", "nbstate"}:
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -213,6 +230,14 @@ def _where(innermost_first: Iterable[tuple[str, int, str]]) -> str:
     return next((line_in_words(*code) for code in innermost_first if is_users(code[0])), "")
 
 
+def collective_name(filename: str, function: str) -> str:
+    """Return what a user calls this function, if it is one that needs every rank; else ``""``."""
+    if filename == _WAITING and function == "for_everyone":
+        return "wait_for_everyone"
+    public = not function.startswith(("_", "<"))
+    return function if public and filename.endswith(_COLLECTIVES) else ""
+
+
 def _collective(error: BaseException) -> str:
     """Return the collective under way, also where an interrupt came on top of its error."""
     seen: set[int] = set()
@@ -220,7 +245,8 @@ def _collective(error: BaseException) -> str:
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         for frame in _frames(cause.__traceback__):
-            if frame.filename.endswith(_COLLECTIVES) and not frame.name.startswith("_"):
-                return frame.name
+            name = collective_name(frame.filename, frame.name)
+            if name:
+                return name
         cause = cause.__cause__ or cause.__context__
     return ""

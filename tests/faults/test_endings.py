@@ -6,28 +6,34 @@ import pytest
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_the_failing_rank_comes_first_every_time(notebook, failing):
+def test_a_rank_that_raises_comes_first_and_one_that_waits_for_it_has_lost_its_peer(
+    notebook, failing
+):
     cell = notebook.run(
         f"""
-        def train():
-            state = PartialState()
-            if state.process_index == {failing}:
+        def train(peer_waits):
+            if PartialState().process_index == {failing}:
+                while not os.path.exists(peer_waits):
+                    time.sleep(0.001)
                 raise KeyError("col")
             dist.barrier()
         slowest = 0
-        for _ in range(25):
+        for turn in range(25):
+            job = launch(train, f"{failing} {{turn}}", num_processes=2, view="silent")
+            while "rank {1 - failing}: in barrier" not in job.stacks():
+                time.sleep(0.001)
+            open(f"{failing} {{turn}}", "w").close()
             began = time.monotonic()
             try:
-                notebook_launcher(train, num_processes=2, view="silent")
+                job.wait()
             except RankError as error:
-                lines = str(error).splitlines()
-                # Stopped: where the interrupt finds it on its way into the collective.
-                other = lines[-1].startswith(
-                    ("rank {1 - failing}: lost its peer", "rank {1 - failing}: stopped because of")
-                )
-                if lines[0] != "rank {failing} of 2: KeyError: 'col'" or not other:
+                first, *_, last = str(error).splitlines()
+                if first != "rank {failing} of 2: KeyError: 'col'" or not last.startswith(
+                    "rank {1 - failing}: lost its peer in barrier (Cell In["
+                ):
                     print(error)
             slowest = max(slowest, time.monotonic() - began)
+            os.remove(f"{failing} {{turn}}")
         slowest < 2
         """,
         timeout=120,
@@ -35,6 +41,27 @@ def test_the_failing_rank_comes_first_every_time(notebook, failing):
     assert cell.error is None
     assert cell.stdout == ""
     assert cell.result == "True"
+
+
+COMES = {
+    "a collective": ("dist.all_reduce(torch.ones(1))", "all_reduce"),
+    "a barrier of the store": ("PartialState().wait_for_everyone()", "wait_for_everyone"),
+}
+
+
+@pytest.mark.parametrize("name", COMES)
+def test_a_rank_that_comes_to_wait_for_a_failed_one_has_lost_its_peer_too(notebook, name):
+    call, told = COMES[name]
+    cell = notebook.run(f"""
+        def train():
+            if PartialState().process_index == 1:
+                raise ValueError("boom")
+            {call}
+        notebook_launcher(train, num_processes=2)
+    """)
+    first, *_, last = cell.error.evalue.splitlines()
+    assert first == "rank 1 of 2: ValueError: boom"
+    assert last.startswith(f"rank 0: lost its peer in {told} (Cell In[")
 
 
 ENDS = {
@@ -196,25 +223,34 @@ def test_an_error_keeps_nothing_of_the_rank_alive(notebook):
 
 
 WAITS = {
-    "for its peer to join": ("pass", "PartialState()"),
-    "for a group": ("PartialState()", "PartialState(); dist.new_group([0, 1])"),
+    "for its peer to join": ("pass", "PartialState()", "init_process_group"),
+    "for a group": ("PartialState()", "PartialState(); dist.new_group([0, 1])", "new_group"),
 }
 
 
 @pytest.mark.parametrize("name", WAITS)
 def test_a_rank_that_hears_no_interrupt_is_not_waited_for(notebook, name):
-    joined, wait = WAITS[name]
+    joined, wait, told = WAITS[name]
     cell = notebook.run(f"""
         def train():
             if os.environ["RANK"] == "1":
                 {joined}
+                while not os.path.exists("{told}"):
+                    time.sleep(0.001)
                 raise ValueError("boom")
             {wait}
-        notebook_launcher(train, num_processes=2, grace=600)
+        job = launch(train, num_processes=2, grace=600)
+        while "rank 0: in {told}" not in job.stacks():
+            time.sleep(0.001)
+        open("{told}", "w").close()
+        try:
+            job.wait()
+        finally:
+            os.remove("{told}")
     """)
-    assert cell.error.evalue.startswith("rank 1 of 2: ValueError: boom")
-    other = cell.error.evalue.splitlines()[-1]
-    assert other.startswith(("rank 0: lost its peer", "rank 0: stopped because of rank 1"))
+    first, *_, last = cell.error.evalue.splitlines()
+    assert first == "rank 1 of 2: ValueError: boom"
+    assert last.startswith(f"rank 0: lost its peer in {told} (Cell In[")
 
 
 def test_ranks_that_wait_for_each_other_in_vain_are_not_waited_for(notebook):

@@ -161,8 +161,7 @@ def seed(chosen: int | tuple[str, int] | None, rank: int) -> None:
 def _work_and_report(setup: Setup, channel: Channel) -> int:
     leave = threading.Event()
     channel.handlers[Leave] = lambda _: leave.set()
-    fresh = setup.surroundings is not None and setup.surroundings.notebook
-    front.install(channel, setup.stdout, make_shell=fresh)
+    front.install(channel, setup.stdout, setup.surroundings)
     pulse.start(channel)
     states.install(channel)
     if setup.trace:

@@ -13,7 +13,7 @@ from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.environment import running_kernel
+from nbstate.environment import answers_questions, running_kernel
 from nbstate.rank import failure
 
 if TYPE_CHECKING:
@@ -77,16 +77,19 @@ class Surroundings:
     random_states: Mapping[str, Any]
     cells: Mapping[str, tuple[str, list[str]]]
     notebook: bool
+    asks: bool
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
         """Take down the kernel's."""
+        kernel = running_kernel()
         return cls(
             dict(os.environ),
             list(warnings.filters),
             _random_states(),
             failure.cells_of_notebook(),
-            running_kernel() is not None,
+            notebook=kernel is not None,
+            asks=answers_questions(kernel),
         )
 
     def restore(self) -> None:

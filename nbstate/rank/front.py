@@ -12,10 +12,11 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from nbstate.environment import running_shell
+from nbstate.environment import answers_questions, running_shell
 from nbstate.rank import stdin
 
 if TYPE_CHECKING:
+    from nbstate.rank.call import Surroundings
     from nbstate.rank.channel import Channel
 
 
@@ -29,7 +30,7 @@ def prepare() -> None:
         display.publisher_for(shell)
 
 
-def install(channel: Channel, marks: int, *, make_shell: bool = False) -> None:
+def install(channel: Channel, marks: int, surroundings: Surroundings | None) -> None:
     """Replace what was the kernel's in a rank that has just begun.
 
     Parameters
@@ -38,13 +39,18 @@ def install(channel: Channel, marks: int, *, make_shell: bool = False) -> None:
         Takes the messages; not listening yet.
     marks
         Descriptor of the standard output's pipe, for marks.
-    make_shell
-        This is a fresh process of a notebook: it has no shell yet, by which things are displayed.
+    surroundings
+        What a fresh process was told of the kernel's; a forked one has them.
     """
-    shell = _made_shell() if make_shell else running_shell()
-    kernel = getattr(shell, "kernel", None)
-    stdin.install(channel, kernel)
-    if kernel is None and not make_shell:
+    if surroundings is None:
+        shell = running_shell()
+        kernel = getattr(shell, "kernel", None)
+        in_notebook, asks = kernel is not None, answers_questions(kernel)
+    else:  # no shell yet, by which things are displayed
+        in_notebook, asks = surroundings.notebook, surroundings.asks
+        shell, kernel = _made_shell() if in_notebook else None, None
+    stdin.install(channel, kernel, debugs=asks or not in_notebook)
+    if not in_notebook:
         return  # a terminal: what is displayed there is text already
     from nbstate.rank import comms, display
 
@@ -68,7 +74,18 @@ def _made_shell() -> Any:
             sys.modules.pop(name, None)  # torch has imported them, when nothing said so
     shell = ZMQInteractiveShell.instance(config=config, user_module=sys.modules["__main__"])
     builtins.get_ipython = shell.get_ipython  # type: ignore[attr-defined] # as while a cell runs
+    _use_the_notebooks_debugger()
     return shell
+
+
+def _use_the_notebooks_debugger() -> None:
+    # As ipykernel does when a kernel starts.
+    import pdb  # noqa: T100 - nobody stops here
+
+    from IPython.core import debugger
+
+    pdb.Pdb = debugger.InterruptiblePdb  # type: ignore[misc,assignment]
+    pdb.set_trace = debugger.set_trace
 
 
 def finish() -> None:

@@ -22,20 +22,25 @@ if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 
-def install(channel: Channel, kernel: Any) -> None:
-    """Have every question of this rank asked by the kernel, where there is one, or the terminal."""
+def install(channel: Channel, kernel: Any, *, debugs: bool) -> None:
+    """Have every question of this rank asked where the job was launched.
+
+    Parameters
+    ----------
+    kernel
+        The copy of the kernel in a forked rank of a notebook.
+    debugs
+        Somebody may be there to use a debugger.
+    """
     asker = Asker(channel)
     channel.handlers[Answer] = asker.answered
     builtins.input = asker.input
     getpass.getpass = asker.getpass
     # ipykernel's hook is that of an editor's debugger, which does nothing without the editor.
-    sys.breakpointhook = sys.__breakpointhook__
-    if kernel is None:
-        return
-    if not kernel._allow_stdin:
-        sys.breakpointhook = _no_debugger
-    kernel._allow_stdin = True  # who kept a reference to `input` has the kernel's own method
-    kernel._input_request = asker.request
+    sys.breakpointhook = sys.__breakpointhook__ if debugs else _no_debugger
+    if kernel is not None:
+        kernel._allow_stdin = True  # who kept a reference to `input` has the kernel's own method
+        kernel._input_request = asker.request
 
 
 class Asker:

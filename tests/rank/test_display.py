@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernels import Cell, Kernel
 from tests.view.models import Models
+from tests.view.starts import STARTS, launching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,10 +21,12 @@ from nbstate import launch, notebook_launcher
 """
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+@pytest.fixture(scope="module", params=STARTS)
+def watched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kernel]:
     with Kernel(tmp_path_factory.mktemp("kernel"), allow_stdin=True) as kernel:
-        kernel.run(SETUP)
+        kernel.run(SETUP + launching(request.param))
         yield kernel
 
 
@@ -175,15 +178,16 @@ def test_cleared_output_is_gone(watched: Kernel) -> None:
     assert re.findall(r"<b>\d</b>", html) == ["<b>2</b>"] * 2
 
 
-def test_a_headless_run_is_text_and_one_page(headless: Kernel) -> None:
-    cell = headless.run("""
+@pytest.mark.parametrize("start_method", STARTS)
+def test_a_headless_run_is_text_and_one_page(headless: Kernel, start_method: str) -> None:
+    cell = headless.run(f"""
         def train():
             print("before")
             handle = display("0%", display_id=True)
             handle.update("100%")
             display(HTML("<b>table</b>"))
             print("after")
-        notebook_launcher(train, num_processes=2);
+        notebook_launcher(train, num_processes=2, start_method={start_method!r});
     """)
     assert cell.stdout == (
         "[0-1] before\n[0-1] <IPython.core.display.HTML object>\n[0-1] after\n[0-1] '100%'\n"
@@ -207,35 +211,6 @@ def test_equal_headless_runs_read_equally(headless: Kernel) -> None:
     runs = [headless.run(code) for _ in range(3)]
     assert len({run.stdout for run in runs}) == 1
     assert len({page(run) for run in runs}) == 1
-
-
-def test_a_fresh_rank_draws_too(watched: Kernel) -> None:
-    cell = watched.run("""
-        def train():
-            import matplotlib.pyplot as plt
-            print("text")
-            display(HTML("<b>table</b>"))
-            plt.plot([1, 2])
-        notebook_launcher(train, num_processes=2, start_method="spawn");
-    """)
-    html = page(cell)
-    assert html.count("<b>table</b>") == html.count("data:image/png") == 2
-
-
-def test_a_fresh_rank_moves_bars_too(watched: Kernel) -> None:
-    pytest.importorskip("comm", reason="before it, a widget needed a kernel in its own process")
-    cell = watched.run("""
-        def train():
-            from tqdm.auto import tqdm
-            for _ in tqdm(range(10)):
-                pass
-        notebook_launcher(train, num_processes=2, start_method="spawn");
-    """)
-    html = page(cell)
-    assert html.count("100%|██████████| 10/10 [") == 2
-    models = Models(cell)
-    assert len(models.named("FloatProgressModel")) == 2
-    watched.read_until(lambda: Models(*watched.cells.values()).closed >= set(models.states))
 
 
 def test_a_child_process_of_a_rank_cannot_disturb_its_channel(watched: Kernel) -> None:

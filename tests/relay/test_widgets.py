@@ -11,6 +11,7 @@ from nbstate.wire import CommMessage
 from tests.kernels import Kernel
 from tests.view.hand import HandRank
 from tests.view.models import WIDGET, Models, change, click, tell
+from tests.view.starts import FORKED, STARTS, launching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +27,18 @@ from nbstate import launch, notebook_launcher
 """
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+def skip_where_widgets_need_a_kernel(start_method: str) -> None:
+    if start_method != "fork":
+        pytest.importorskip("comm", reason="before it, a widget needed a kernel in its own process")
+
+
+@pytest.fixture(scope="module", params=STARTS)
+def watched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kernel]:
+    skip_where_widgets_need_a_kernel(request.param)
     with Kernel(tmp_path_factory.mktemp("kernel"), allow_stdin=True) as kernel:
-        kernel.run(SETUP)
+        kernel.run(SETUP + launching(request.param))
         yield kernel
 
 
@@ -162,6 +171,7 @@ def test_interact_draws_in_its_output(watched: Kernel) -> None:
     assert cell.displays[0]["text/html"].count("x is 3") == 2
 
 
+@FORKED
 def test_a_widget_of_the_kernel_survives_its_copies_in_ranks(watched: Kernel) -> None:
     watched.run("mine = widgets.IntSlider(value=1)")
     cell = watched.run("""
@@ -177,6 +187,7 @@ def test_a_widget_of_the_kernel_survives_its_copies_in_ranks(watched: Kernel) ->
     assert mine not in Models(cell).closed
 
 
+@FORKED
 def test_a_widget_of_the_kernel_can_be_moved_by_a_rank(watched: Kernel) -> None:
     watched.run("shared = widgets.IntProgress()")
     cell = watched.run("""
@@ -188,14 +199,18 @@ def test_a_widget_of_the_kernel_can_be_moved_by_a_rank(watched: Kernel) -> None:
     assert moved["value"] == 50
 
 
-def test_a_headless_run_tells_the_last_state_of_a_bar(shared_kernel: Kernel) -> None:
+@pytest.mark.parametrize("start_method", STARTS)
+def test_a_headless_run_tells_the_last_state_of_a_bar(
+    shared_kernel: Kernel, start_method: str
+) -> None:
+    skip_where_widgets_need_a_kernel(start_method)
     shared_kernel.run(SETUP)
-    cell = shared_kernel.run("""
+    cell = shared_kernel.run(f"""
         from tqdm.notebook import tqdm
         def train():
-            for _ in tqdm(range(4), bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt}"):
+            for _ in tqdm(range(4), bar_format="{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}}"):
                 pass
-        notebook_launcher(train, num_processes=2);
+        notebook_launcher(train, num_processes=2, start_method={start_method!r});
     """)
     assert "[0-1] 100%|██████████| 4/4\n" in cell.stdout
     assert cell.contents("comm_open") == []

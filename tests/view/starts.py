@@ -19,11 +19,9 @@ FORKED = pytest.mark.parametrize("watched", ["fork"], indirect=True)
 
 
 def launching(start_method: str) -> str:
-    """Return a cell after which a launch that does not say so starts its ranks in this way."""
+    """Return code after which a launch that does not say so starts its ranks in this way."""
     return f"""
-        import functools, nbstate
-        launch = functools.partial(nbstate.launch, start_method={start_method!r})
-        notebook_launcher = functools.partial(
-            nbstate.notebook_launcher, start_method={start_method!r}
-        )
-    """
+import functools, nbstate
+launch = functools.partial(nbstate.launch, start_method={start_method!r})
+notebook_launcher = functools.partial(nbstate.notebook_launcher, start_method={start_method!r})
+"""

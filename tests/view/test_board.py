@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nbstate.job.output import RankOutput
-from nbstate.view.changes import LINES_PER_FLUSH, SNAPSHOT, RankChanges
 from tests.kernels import Kernel
-from tests.view.hand import HandRank
 from tests.view.models import WIDGET, Models, click
+from tests.view.starts import FORKED, STARTS, launching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SETUP = """
 import os, time, pathlib
@@ -27,11 +25,13 @@ def wait_for_gate():
 """
 
 
-@pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+@pytest.fixture(scope="module", params=STARTS)
+def watched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kernel]:
     """A kernel with a person before it: cells may ask."""
     with Kernel(tmp_path_factory.mktemp("kernel"), allow_stdin=True) as kernel:
-        kernel.run(SETUP)
+        kernel.run(SETUP + launching(request.param))
         yield kernel
 
 
@@ -44,6 +44,7 @@ def open_gate(kernel: Kernel) -> None:
     (kernel.cwd / "gate").touch()
 
 
+@FORKED
 def test_a_quick_run_leaves_only_its_page(watched: Kernel) -> None:
     cell = watched.run("""
         notebook_launcher(lambda: print("hello"), num_processes=2)
@@ -64,14 +65,17 @@ def test_a_run_is_shown_live_and_replaced_by_its_page(watched: Kernel) -> None:
             print("after", rank)
         notebook_launcher(train, num_processes=2)
     """)
-    watched.read_until(lambda: cell.displays and "before 1" in Models(cell).text(1))
+
+    def states() -> list[str]:
+        models = Models(cell)
+        return [rank["state"] for rank in models.states[models.board()]["status"]["ranks"]]
+
+    watched.read_until(lambda: cell.displays and states() == ["running", "running"])
+    for rank in (0, 1):
+        watched.read_until(lambda rank=rank: Models(cell).text(rank) == f"before {rank}\n")
     assert WIDGET in cell.displays[0]
-    assert cell.displays[0]["text/plain"] == "train: running on 2 ranks"
-    models = Models(cell)
-    status = models.states[models.board()]["status"]
-    assert status["name"] == "train"
-    assert [rank["state"] for rank in status["ranks"]] == ["running", "running"]
-    assert models.text(0) == "before 0\n"
+    said = cell.displays[0]["text/plain"]
+    assert re.fullmatch("train: (starting|running) on 2 ranks", said)
     open_gate(watched)
     watched.wait(cell)
     (page,) = cell.displays
@@ -177,7 +181,13 @@ def test_the_stop_button_ends_a_background_job(watched: Kernel) -> None:
 
 
 def test_where_is_everyone_tells_the_lines(watched: Kernel) -> None:
-    cell = watched.run("job = launch(wait_for_gate, num_processes=2)")
+    cell = watched.run("""
+        def train():
+            print("here")
+            time.sleep(600)
+        job = launch(train, num_processes=2)
+    """)
+    watched.read_until(lambda: all(Models(cell).text(rank) == "here\n" for rank in (0, 1)))
     board = Models(cell).board()
     answer = click(watched, board, {"op": "where", "id": 1})
 
@@ -186,9 +196,9 @@ def test_where_is_everyone_tells_the_lines(watched: Kernel) -> None:
         return [m["text"] for m in messages if m["op"] == "said"]
 
     watched.read_until(lambda: bool(said()))
-    assert "in wait_for_gate: time.sleep(0.01)" in said()[0]
-    open_gate(watched)
-    watched.run("job.wait()")
+    assert "in train: time.sleep(600)" in said()[0]
+    watched.run("job.stop()")
+    watched.read_until(lambda: WIDGET not in cell.displays[0])
 
 
 def test_without_an_answer_panes_of_html_show_the_text(watched: Kernel) -> None:
@@ -231,19 +241,6 @@ def test_silent_shows_nothing(watched: Kernel) -> None:
     assert (cell.stdout, cell.displays) == ("", [])
 
 
-@pytest.mark.parametrize("missing", ["ipywidgets", "anywidget"])
-def test_without_widgets_there_is_text(tmp_path: Path, missing: str) -> None:
-    with Kernel(tmp_path, allow_stdin=True) as kernel:
-        kernel.run(f"import sys; sys.modules['{missing}'] = None")
-        cell = kernel.run("""
-            from nbstate import notebook_launcher
-            notebook_launcher(lambda: print("hello"), num_processes=2)
-        """)
-    assert cell.error is None
-    assert cell.stdout.startswith("[0-1] hello\n")
-    assert cell.contents("comm_open") == []
-
-
 def test_captured_output_goes_to_who_captures(watched: Kernel) -> None:
     cell = watched.run("""
         import contextlib, io
@@ -252,56 +249,3 @@ def test_captured_output_goes_to_who_captures(watched: Kernel) -> None:
         print(kept.getvalue().splitlines()[0])
     """)
     assert cell.stdout == "[0-1] hello\n"
-
-
-# -- what a page is sent of one rank
-
-
-@pytest.fixture
-def rank(tmp_path: Path) -> Iterator[HandRank]:
-    rank = HandRank(3, RankOutput(tmp_path / "rank3.log"))
-    yield rank
-    rank.output.finish()
-
-
-def test_one_flush_has_few_lines_and_counts_the_others(rank: HandRank) -> None:
-    changes = RankChanges(rank)
-    for i in range(1000):
-        rank.says(f"{i}\n")
-    marker, *kept = [entry.text for entry in changes.read(10_000)]
-    assert f"... {1000 - LINES_PER_FLUSH} lines only in {rank.output.path}" in marker
-    assert kept[-1] == "999\n"
-    assert len(kept) == LINES_PER_FLUSH
-
-
-@pytest.mark.parametrize("room", [0, 1, 50, 5000])
-def test_one_flush_has_few_characters(rank: HandRank, room: int) -> None:
-    changes = RankChanges(rank)
-    rank.says("".join(f"{'x' * 39}{i}\n" for i in range(10)))
-    entries = changes.read(room)
-    lines = [line for entry in entries for line in entry.text.splitlines()]
-    told = [line for line in lines if "only in" not in line]
-    assert sum(len(line) + 1 for line in told) <= max(room, 0)
-    left_out = [int(line.split()[1]) for line in lines if "only in" in line]
-    assert len(told) + sum(left_out) == 10
-
-
-def test_a_line_without_end_is_bounded(rank: HandRank) -> None:
-    changes = RankChanges(rank)
-    rank.says("x" * 200_000)
-    assert sum(len(entry.text) for entry in changes.read(10_000)) == 10_000
-
-
-def test_what_a_late_page_gets_is_bounded_and_keeps_drawings(rank: HandRank) -> None:
-    changes = RankChanges(rank)
-    changes.draw("model")
-    for i in range(1000):
-        rank.says(f"line {i:4} {'x' * 90}\n")
-        for entry in changes.read(10_000):
-            changes.text(entry)
-    assert changes.recent[0] == [3, "draw", "model"]
-    assert sum(len(change[2]) for change in changes.recent) <= SNAPSHOT + len("model")
-    assert changes.recent[-1][2].startswith("line  999")
-    assert changes.drop("model") == [3, "drop", "model"]
-    assert changes.clear() == [3, "clear"]
-    assert not changes.recent

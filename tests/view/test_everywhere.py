@@ -13,7 +13,7 @@ import nbclient
 import nbformat
 import pytest
 
-from tests.kernels import FOREIGN_ENV
+from tests.kernels import FOREIGN_ENV, Kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,3 +108,16 @@ def test_a_second_run_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     nbformat.write(book, tmp_path / "a.ipynb")
     found = run("-m", "pytest", "--nbval", "-p", "no:cacheprovider", "a.ipynb", cwd=tmp_path)
     assert "3 passed" in found.stdout
+
+
+@pytest.mark.parametrize("missing", ["ipywidgets", "anywidget"])
+def test_without_widgets_there_is_text(tmp_path: Path, missing: str) -> None:
+    with Kernel(tmp_path, allow_stdin=True) as kernel:
+        kernel.run(f"import sys; sys.modules['{missing}'] = None")
+        cell = kernel.run("""
+            from nbstate import notebook_launcher
+            notebook_launcher(lambda: print("hello"), num_processes=2)
+        """)
+    assert cell.error is None
+    assert cell.stdout.startswith("[0-1] hello\n")
+    assert cell.contents("comm_open") == []

@@ -78,8 +78,8 @@ def _redirect(old: Any, new: TextIO, handlers: Sequence[logging.StreamHandler[An
 
 
 def _logging_handlers() -> Iterator[logging.StreamHandler[Any]]:
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    for logger in loggers:
-        for handler in getattr(logger, "handlers", ()):
-            if isinstance(handler, logging.StreamHandler):
-                yield handler
+    # Not by way of the loggers: there are hundreds, and to touch one costs a rank a page.
+    for known in tuple(logging._handlerList):  # type: ignore[attr-defined] # its name in every version
+        handler = known()
+        if isinstance(handler, logging.StreamHandler):
+            yield handler

@@ -36,9 +36,9 @@ def start_method(request):
 
 
 @pytest.fixture
-def notebook(shared_kernel, start_method):
+def notebook(shared_kernel, start_method, tmp_path):
     """Give the module's kernel with the usual names; no rank may be left in it after a test."""
-    shared_kernel.run(setup(start_method))
+    shared_kernel.run(f"{setup(start_method)}\nos.chdir({str(tmp_path)!r})")
     if start_method == "forkserver" and not any(map(is_helper, shared_kernel.children())):
         shared_kernel.run("launch(int, num_processes=1, view='silent').wait()")
     yield shared_kernel

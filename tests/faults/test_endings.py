@@ -7,8 +7,9 @@ import pytest
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_raises_comes_first_and_one_that_waits_for_it_has_lost_its_peer(
-    notebook, failing
+    notebook, start_method, failing
 ):
+    turns = 25 if start_method == "fork" else 10
     cell = notebook.run(
         f"""
         def train(peer_waits):
@@ -18,7 +19,7 @@ def test_a_rank_that_raises_comes_first_and_one_that_waits_for_it_has_lost_its_p
                 raise KeyError("col")
             dist.barrier()
         slowest = 0
-        for turn in range(25):
+        for turn in range({turns}):
             job = launch(train, f"{failing} {{turn}}", num_processes=2, view="silent")
             while "rank {1 - failing}: in barrier" not in job.stacks():
                 time.sleep(0.001)

@@ -7,6 +7,10 @@ import shutil
 
 import pytest
 
+from tests.faults.conftest import forked
+
+INHERITED = forked("fresh ranks inherit nothing")
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
@@ -31,6 +35,7 @@ def test_torch_compile_in_the_kernel_and_then_in_ranks(kernel):
     assert "left running" not in cell.stdout
 
 
+@INHERITED
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_another_start_method_in_the_kernel(notebook, method):
     cell = notebook.run(f"""
@@ -57,6 +62,7 @@ HANDLES = {
 }
 
 
+@INHERITED
 @pytest.mark.parametrize("name", HANDLES)
 def test_an_open_handle_is_told_of_once_by_its_name(notebook, name):
     if name == "images" and importlib.util.find_spec("h5py") is None:
@@ -73,6 +79,7 @@ def test_an_open_handle_is_told_of_once_by_its_name(notebook, name):
     assert len([line for line in cell.stdout.splitlines() if f"'{name}'" in line]) == 1
 
 
+@INHERITED
 def test_work_with_threads_before_the_fork(notebook):
     cell = notebook.run("""
         big = torch.randn(1500, 1500, requires_grad=True)
@@ -84,6 +91,7 @@ def test_work_with_threads_before_the_fork(notebook):
     assert cell.result == "[True, True]"
 
 
+@INHERITED
 def test_an_executor_of_the_kernel_and_one_of_a_rank_do_not_hold_a_rank_up(notebook):
     cell = notebook.run("""
         from concurrent.futures import ThreadPoolExecutor

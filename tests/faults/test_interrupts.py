@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -171,7 +172,10 @@ def test_a_killed_rank_takes_its_workers_along(notebook):
     assert cell.result == "(4, [], 'rank 0 of 2: killed by SIGKILL; it ')"
 
 
-@pytest.mark.parametrize("end", ["kill", "restart", "shutdown"])
+@pytest.mark.parametrize(
+    ("start_method", "end"),
+    [*product(["fork"], ["kill", "restart", "shutdown"]), ("forkserver", "kill")],
+)
 def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
     kernel.run(setup(start_method))
     kernel.run(FAMILY)

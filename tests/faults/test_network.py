@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.conftest import setup
+from tests.faults.conftest import forked, setup
 from tests.faults.inside import with_namespaces
 from tests.kernels import Kernel
 
@@ -37,6 +37,7 @@ def test_loopback_alone_and_a_host_name_that_nobody_knows(start_method):
     assert cell.result == "('nowhere.invalid', [2.0, 2.0])"
 
 
+@forked("the port is the kernel's")
 def test_two_kernels_launch_at_the_same_moment(tmp_path, start_method):
     with Kernel(tmp_path / "one") as one, Kernel(tmp_path / "other") as other:
         for kernel in (one, other):

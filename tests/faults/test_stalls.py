@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.faults.conftest import setup
+from tests.faults.conftest import forked, setup
 from tests.kernels import Kernel
 
 # A stalled run is ended as soon as it has been told of: no test waits for a time to pass.
@@ -51,6 +51,7 @@ def test_different_collectives_are_told_of_with_the_odd_one_out_first(kernel_wit
     assert "do not match" in cell.stdout
 
 
+@forked("the watch is the kernel's")
 def test_different_shapes_are_told_of(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         def train():
@@ -65,6 +66,7 @@ def test_different_shapes_are_told_of(kernel_with_stalls):
     assert "in train" in cell.stdout
 
 
+@forked("the watch is the kernel's")
 def test_a_collective_that_one_rank_calls_names_who_is_missing(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         def train():
@@ -79,6 +81,7 @@ def test_a_collective_that_one_rank_calls_names_who_is_missing(kernel_with_stall
     assert "rank 0 will wait until rank 1 calls it too" in cell.stdout
 
 
+@forked("the watch is the kernel's")
 def test_groups_and_waits_are_named(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         def train():
@@ -95,6 +98,7 @@ def test_groups_and_waits_are_named(kernel_with_stalls):
     assert "rank 1: in wait_for_everyone" in cell.stdout
 
 
+@forked("the watch is the kernel's")
 def test_a_rank_that_never_returns_is_told_of_even_if_it_is_busy(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         def train():
@@ -110,9 +114,9 @@ def test_a_rank_that_never_returns_is_told_of_even_if_it_is_busy(kernel_with_sta
 def test_ranks_whose_c_code_holds_the_lock_are_told_of(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         import ctypes
-        lock = ctypes.PyDLL(None).pthread_mutex_lock    # keeps the interpreter's lock meanwhile
-        mutex = ctypes.create_string_buffer(64)
         def train():
+            lock = ctypes.PyDLL(None).pthread_mutex_lock    # keeps the interpreter's lock meanwhile
+            mutex = ctypes.create_string_buffer(64)
             lock(mutex), lock(mutex)
         _ = stalled(train)
     """)
@@ -120,6 +124,7 @@ def test_ranks_whose_c_code_holds_the_lock_are_told_of(kernel_with_stalls):
     assert "in train: lock(mutex), lock(mutex)" in cell.stdout
 
 
+@forked("the watch is the kernel's")
 def test_work_of_any_kind_is_no_stall(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         import subprocess
@@ -148,6 +153,7 @@ def test_work_of_any_kind_is_no_stall(kernel_with_stalls):
     assert cell.result == "([], [], [])"
 
 
+@forked("the watch is the kernel's")
 def test_nothing_is_told_without_a_limit_and_a_report_comes_once_per_stall(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         def train():

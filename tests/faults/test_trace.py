@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.conftest import forked
+
 MISMATCHES = {
     "different operations": (
         "dist.all_reduce(torch.ones(3)) if rank else dist.broadcast(torch.ones(3), src=0)",
@@ -58,6 +60,7 @@ def test_a_collective_that_a_rank_never_calls_raises(notebook):
     assert "rank 0: all_gather_object, call 1 of the default group (Cell In[" in cell.error.evalue
 
 
+@forked("the watch is the kernel's")
 def test_a_rank_that_waits_for_long_is_told_of(notebook):
     cell = notebook.run("""
         def train():

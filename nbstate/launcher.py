@@ -6,12 +6,15 @@ Nothing here makes a process: mistakes are told before one exists.
 from __future__ import annotations
 
 import inspect
+import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nbstate import devices, one_process, plan
 from nbstate.job import Job, logs
+from nbstate.mistakes import told_at_the_call
 from nbstate.options import LaunchOptions
 from nbstate.rank.call import Call
 from nbstate.results import RankResults
@@ -93,23 +96,23 @@ def notebook_launcher(
     >>> notebook_launcher(train, (0.1,), num_processes=2)
     RankResults([0.0, 0.1])
     """
-    checked = LaunchOptions.from_keywords(
-        {
-            "mixed_precision": mixed_precision,
-            "use_port": use_port,
-            "master_addr": master_addr,
-            "node_rank": node_rank,
-            "num_nodes": num_nodes,
-            "rdzv_backend": rdzv_backend,
-            "rdzv_endpoint": rdzv_endpoint,
-            "rdzv_conf": rdzv_conf,
-            "rdzv_id": rdzv_id,
-            "max_restarts": max_restarts,
-            "monitor_interval": monitor_interval,
-            "log_line_prefix_template": log_line_prefix_template,
-            **options,
-        }
-    )
+    given = {
+        "mixed_precision": mixed_precision,
+        "use_port": use_port,
+        "master_addr": master_addr,
+        "node_rank": node_rank,
+        "num_nodes": num_nodes,
+        "rdzv_backend": rdzv_backend,
+        "rdzv_endpoint": rdzv_endpoint,
+        "rdzv_conf": rdzv_conf,
+        "rdzv_id": rdzv_id,
+        "max_restarts": max_restarts,
+        "monitor_interval": monitor_interval,
+        "log_line_prefix_template": log_line_prefix_template,
+        **options,
+    }
+    with told_at_the_call():
+        checked = _options(function, given)
     return _run(function, args, kwargs, num_processes, checked)
 
 
@@ -177,7 +180,8 @@ def launch(
     >>> job.wait()
     RankResults([0.0, 0.1])
     """
-    checked = LaunchOptions.from_keywords({**options, "wait": False})
+    with told_at_the_call():
+        checked = _options(function, {**options, "wait": False})
     job = _run(function, args, kwargs, num_processes, checked)
     assert isinstance(job, Job)
     return job
@@ -191,21 +195,36 @@ def _run(
     options: LaunchOptions,
 ) -> RankResults | Job:
     named = {} if kwargs is None else kwargs
-    _check_call(function, args, named)
-    plan.check_not_in_a_rank()
-    ranks = plan.count_ranks(num_processes, options)
+    with told_at_the_call():
+        _check_call(function, args, named)
+        plan.check_not_in_a_rank()
+        ranks = plan.count_ranks(num_processes, options)
     alone = ranks == 1 and not options.meets_others
     in_the_kernel = alone and options.wait and not options.isolate
     if in_the_kernel and not xla.needed(options):  # the kernel must never take the TPU
         if num_processes is None and devices.count() == 0:
             print(_ALONE)  # noqa: T201 - the opening line of the cell
         return one_process.run(function, args, named, options)
-    plan.check_devices(ranks, options)
-    _check_write_back(options)
-    start, why = choose_start(Call(function, args, named, options.write_back), options, ranks)
-    from nbstate import view
+    from nbstate import view  # before a job has opened anything: an import can fail
 
-    name = getattr(function, "__name__", type(function).__name__)
+    with told_at_the_call():
+        plan.check_devices(ranks, options)
+        _check_write_back(options)
+        job = _make(Call(function, args, named, options.write_back), ranks, options)
+    _tell_of_untouched_modules(job, args, named, options)
+    try:
+        job.shown_by(view.attach(job, options.view))
+    except BaseException:
+        job.give_up()
+        raise
+    job.start()
+    return job.wait_or_stop() if options.wait else job
+
+
+def _make(call: Call, ranks: int, options: LaunchOptions) -> Job:
+    """Make the job, which does not run yet; with several nodes, once they have met."""
+    start, why = choose_start(call, options, ranks)
+    name = getattr(call.function, "__name__", type(call.function).__name__)
     log_dir = logs.new_folder(options.log_dir)
     nodes = _meet(options, ranks)
     where = plan.in_words(ranks, options)
@@ -217,14 +236,7 @@ def _run(
         nodes.close()
         raise
     job.notes += why
-    _tell_of_untouched_modules(job, args, named, options)
-    try:
-        job.shown_by(view.attach(job, options.view))
-    except BaseException:
-        job.give_up()
-        raise
-    job.start()
-    return job.wait_or_stop() if options.wait else job
+    return job
 
 
 def _meet(options: LaunchOptions, ranks: int) -> Nodes:
@@ -236,6 +248,25 @@ def _meet(options: LaunchOptions, ranks: int) -> Nodes:
 
 
 # -- checks, before any process exists
+
+
+def _options(function: object, given: Mapping[str, Any]) -> LaunchOptions:
+    """Make the options; the function's own arguments among them are told from mistyped names."""
+    known = {field.name for field in fields(LaunchOptions)}
+    meant = {name: given[name] for name in _parameters(function) if name in given.keys() - known}
+    if meant:
+        told = ", ".join(f"{name!r}: {reprlib.repr(value)}" for name, value in meant.items())
+        names = " and ".join(map(repr, meant))
+        whose = getattr(function, "__name__", "the function")
+        raise TypeError(f"{names}: no option, but an argument of {whose}: pass kwargs={{{told}}}")
+    return LaunchOptions.from_keywords(given)
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # no function, or a builtin that does not tell
+        return {}
 
 
 def _check_call(function: object, args: object, kwargs: object) -> None:

@@ -37,6 +37,8 @@ class UnpicklableError(TypeError):
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle has no types
+    within_group = False
+
     def __init__(self, file: io.BytesIO, by_reference: Mapping[int, str], **keywords: Any) -> None:
         super().__init__(file, protocol=5, **keywords)
         self._by_reference = by_reference
@@ -48,6 +50,9 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
             return _from_main, (name,)
         if isinstance(obj, CodeType):
             return _with_its_file(self.dispatch_table[CodeType](obj), obj)
+        reason = _refusal(obj, within_group=self.within_group)
+        if reason is not None:
+            raise TypeError(reason)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             reduced = self._reduce_tensor(torch, obj)
@@ -66,6 +71,32 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
             data = self._data[key] = _TensorData(tensor)
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         return _tensor, (data, is_parameter, tensor.requires_grad)
+
+
+def _refusal(obj: object, *, within_group: bool = False) -> str | None:
+    """Why something that pickles must not travel, and what can instead; None if it may."""
+    if isinstance(obj, io.IOBase) and _is_open_file(obj):
+        return "an open file stays in its process; use its name, or what it holds"
+    torch = sys.modules.get("torch")
+    if torch is None or within_group:
+        return None
+    if isinstance(obj, torch.nn.Module):
+        if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
+            return "it belongs to its process group; use model.module, or its state_dict()"
+        if hasattr(obj, "set_requires_gradient_sync"):  # FSDP2's, whose class torch has moved about
+            return (
+                "each rank holds a shard; use {name: shard.full_tensor() for name, shard in "
+                "model.state_dict().items()}, made on all ranks"
+            )
+    elif isinstance(obj, torch.Tensor) and hasattr(obj, "full_tensor"):
+        return "each rank holds a shard; use tensor.full_tensor(), made on all ranks"
+    return None
+
+
+def _is_open_file(stream: io.IOBase) -> bool:
+    # cloudpickle would send what a file holds, unsaid; of the process's streams it knows the name.
+    in_memory = isinstance(stream, (io.StringIO, io.BytesIO))
+    return not in_memory and stream not in {sys.stdout, sys.stderr}
 
 
 def _with_its_file(reduced: Any, code: CodeType) -> Any:
@@ -129,7 +160,11 @@ def _is_defined_as(name: str, value: Any) -> bool:
 
 
 def dump(
-    value: object, what: str, by_reference: Mapping[int, str] | None = None
+    value: object,
+    what: str,
+    by_reference: Mapping[int, str] | None = None,
+    *,
+    within_group: bool = False,
 ) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Pickle `value`; buffers stay apart, uncopied.
 
@@ -141,6 +176,8 @@ def dump(
         What to call it in an error, such as ``result``.
     by_reference
         Objects that the receiver has under the same name in `__main__`, as `{id: name}`.
+    within_group
+        The receiver is in the same process group, so that models may travel that belong to it.
 
     Raises
     ------
@@ -149,9 +186,10 @@ def dump(
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
-        return _dumps(value, by_reference or {}, buffers.append), buffers
+        pickled = _dumps(value, by_reference or {}, buffers.append, within_group=within_group)
     except Exception as error:
         raise UnpicklableError(_culprit(value, what, error)) from error
+    return pickled, buffers
 
 
 def dump_whole(value: object) -> bytes:
@@ -168,9 +206,12 @@ def _dumps(
     value: object,
     by_reference: Mapping[int, str],
     keep: Callable[[pickle.PickleBuffer], object] | None = None,
+    *,
+    within_group: bool = False,
 ) -> bytes:
-    file = io.BytesIO()
-    _Pickler(file, by_reference, buffer_callback=keep).dump(value)
+    pickler = _Pickler(file := io.BytesIO(), by_reference, buffer_callback=keep)
+    pickler.within_group = within_group
+    pickler.dump(value)
     return file.getvalue()
 
 
@@ -187,7 +228,7 @@ def _descend(
     value: object, path: str, error: Exception, depth: int
 ) -> tuple[str, object, Exception]:
     """Follow the first part that does not pickle down to the smallest such part."""
-    if depth < 20:
+    if depth < 20 and _refusal(value) is None:
         for step, part in _parts(value):
             try:
                 _dumps(part, {}, lambda _: None)

@@ -28,15 +28,27 @@ def new_folder(chosen: str | os.PathLike[str] | None) -> Path:
 
     Raises
     ------
+    ValueError
+        The chosen one cannot be made, or not be written to.
     OSError
-        It cannot be made.
+        A temporary one cannot be made.
     """
     if chosen is not None:
-        folder = Path(chosen)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+        return _usable(Path(chosen))
     folder = Path(tempfile.mkdtemp(prefix="nbstate-"))
     _made.append(folder)
     while len(_made) > KEPT_RUNS:
         shutil.rmtree(_made.popleft(), ignore_errors=True)
+    return folder
+
+
+def _usable(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"log_dir={str(folder)!r}: {error.strerror}; give a folder that can be written to, "
+            "or leave log_dir out"
+        ) from None
     return folder

@@ -218,7 +218,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
     Raises
     ------
-    TypeError
+    UnpicklableError
         The function returned a generator, which cannot leave its process.
     """
     value = function(*args, **kwargs)
@@ -226,7 +226,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         value = asyncio.run(value)
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
         name = getattr(function, "__name__", "the function")
-        raise TypeError(
+        raise values.UnpicklableError(
             f"{name} returned a generator, which cannot leave its process: "
             f"return list({name}(...)) instead"
         )

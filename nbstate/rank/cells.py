@@ -76,7 +76,7 @@ def assign(new: Mapping[str, Any]) -> None:
 
 def pack(name: str) -> tuple[bytes, list[Any]]:
     """Return a variable's value, pickled for another rank of this session."""
-    return values.dump(evaluate(name), name, values.names_in_main())
+    return values.dump(evaluate(name), name, values.names_in_main(), within_group=True)
 
 
 def unpack(name: str, payload: bytes, buffers: Sequence[Any]) -> None:

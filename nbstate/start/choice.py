@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _USUAL_IN_DOCKER = 64 << 20
 """Bytes of /dev/shm that a container has where nothing else was asked for."""
+_NAMED = 3
+"""How many open files and the like are named one by one."""
 
 
 def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start, list[str]]:
@@ -44,7 +46,7 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     if ranks > 1 and not options.cpu and devices.count():
         why = why + _little_shared_memory()
     if method == "fork":
-        return Fork(call), why + _shared_handles(found.handles)
+        return Fork(call), why + _shared_handles(found.handles, call.function)
     from nbstate.start.fresh import Fresh
 
     start = Fresh(method, call, ranks, found.on_devices)
@@ -93,10 +95,16 @@ def _woken_by(waker: str) -> str:
     return f" (woken: {waker})" if waker else ""
 
 
-def _shared_handles(handles: list[str]) -> list[str]:
-    what = ", ".join(handles)
-    told = f"{what}: opened in the kernel, and all ranks use the same one; open it in the function"
-    return [told] if handles else []
+def _shared_handles(handles: list[str], function: object) -> list[str]:
+    if not handles:
+        return []
+    what = ", ".join(handles[:_NAMED])
+    if len(handles) > _NAMED:
+        name = getattr(function, "__name__", "function")
+        what += f" and {len(handles) - _NAMED} more (nbstate.captured({name}) shows all)"
+    return [
+        f"{what}: opened in the kernel, and all ranks use the same one; open it in the function"
+    ]
 
 
 def _little_shared_memory() -> list[str]:

@@ -248,6 +248,19 @@ def test_an_open_handle_is_told_in_one_line_before_the_launch(cells):
     )
 
 
+def test_of_many_open_handles_a_few_are_named(cells):
+    cell = cells.run("""
+        logs = [open(f"{number}.log", "w") for number in range(30)]
+        def train():
+            return len(logs)
+        notebook_launcher(train, (), 2)
+    """)
+    assert cell.error is None
+    (line,) = [line for line in cell.stdout.splitlines() if "opened in the kernel" in line]
+    assert "(open file '2.log') and 27 more (nbstate.captured(train) shows all): opened" in line
+    assert "3.log" not in line
+
+
 def test_nothing_is_told_of_what_is_opened_in_the_function_or_closed(cells):
     cell = cells.run("""
         closed = open("run.log", "w"); closed.close()

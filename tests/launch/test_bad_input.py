@@ -70,6 +70,15 @@ CASES = [
     (lambda: notebook_launcher(train, (1,), 2, write_back=(1,)), TypeError, "write_back=(1,)"),
     (lambda: notebook_launcher(train, (1,), 2, log_dir=3), TypeError, "log_dir=3"),
     (lambda: notebook_launcher(train, (1,), 2, wait=1), TypeError, "wait=1"),
+    (lambda: notebook_launcher(train, (1,), 2, log_dir="/proc/logs"), ValueError, "log_dir='/proc"),
+    (lambda: notebook_launcher(train, (1,), 2, log_dir="/proc"), ValueError, "can be written to"),
+    (
+        lambda: notebook_launcher(train, (), 2, lr=0.1),
+        TypeError,
+        "'lr': no option, but an argument of train: pass kwargs={'lr': 0.1}",
+    ),
+    (lambda: launch(train, lr=1, num_processes=2), TypeError, "pass kwargs={'lr': 1}"),
+    (lambda: launch(train, lt=1, num_processes=2), TypeError, "unknown option 'lt'"),
     (lambda: launch(train, 1, num_processes=2, trace=1), TypeError, "trace=1"),
 ]
 
@@ -80,6 +89,37 @@ def test_a_mistake_is_told_in_one_line(call, kind, told):
         call()
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+MISTAKES = {
+    "notebook_launcher(train, 1, 2)": "TypeError: args=1: expected a tuple or list, such as args=(1,)",
+    "notebook_launcher(train, (1,), 2, veiw='board')": "TypeError: unknown option 'veiw'",
+    "launch(train, 1, num_processes=2, log_dir='/proc/logs')": "ValueError: log_dir='/proc/logs'",
+    "notebook_launcher(train, (lock,), 2, start_method='spawn')": (
+        "UnpicklableError: args[0] cannot travel between processes (_thread.lock)"
+    ),
+}
+
+
+@pytest.mark.parametrize("call", MISTAKES)
+def test_a_cell_shows_its_own_line_and_the_message_and_nothing_of_ours(shared_kernel, call):
+    shared_kernel.run("import threading\nfrom nbstate import *\nlock = threading.Lock()")
+    cell = shared_kernel.run(f"def train(lr): ...\ndef start():\n    {call}\nstart()")
+    shown = cell.error.traceback
+    arrows = [line for line in shown.splitlines() if line.startswith("--")]
+    assert [line.lstrip("-> 0123456789") for line in arrows[1:]] == ["start()", call]
+    assert shown.splitlines()[-1].startswith(MISTAKES[call])
+    assert "nbstate/" not in shown
+
+
+def test_an_error_of_the_users_own_function_is_shown_in_full(shared_kernel):
+    cell = shared_kernel.run("""
+        from nbstate import notebook_launcher
+        def train(lr):
+            raise ValueError("lr is too high")
+        notebook_launcher(train, (1,), 1)
+    """)
+    assert 'raise ValueError("lr is too high")' in cell.error.traceback
 
 
 def test_a_taken_port_is_named_with_who_holds_it():

@@ -130,7 +130,7 @@ def test_what_cannot_travel_is_named_and_the_other_ranks_values_are_kept(shared_
             print(sorted(error.results), type(error.results[0]["model"]) is Model)
     """)
     assert cell.error is None
-    assert "rank 1 of 2: nbstate.values.UnpicklableError: result['model'].lock" in cell.stdout
+    assert "rank 1 of 2: UnpicklableError: result['model'].lock" in cell.stdout
     assert "[0] True" in cell.stdout
 
 
@@ -142,7 +142,75 @@ def test_a_generator_is_refused_by_name(shared_kernel):
         notebook_launcher(batches, num_processes=2)
     """)
     assert cell.error.ename == "RankError"
-    assert "TypeError: batches returned a generator" in cell.error.evalue
+    assert "UnpicklableError: batches returned a generator" in cell.error.evalue
+    assert "Traceback" not in cell.error.traceback  # there is no line of the user's to be shown
+
+
+CANNOT_TRAVEL = {
+    "ddp": (
+        "result['model'] cannot travel between processes (torch.nn.parallel.distributed."
+        "DistributedDataParallel): it belongs to its process group; use model.module, or its "
+        "state_dict()"
+    ),
+    "sharded": "full_tensor() for name, shard in model.state_dict().items()}, made on all ranks",
+    "shard": "result cannot travel between processes (torch.distributed.tensor.DTensor): each rank "
+    "holds a shard; use tensor.full_tensor(), made on all ranks",
+    "opened": "result cannot travel between processes (_io.TextIOWrapper): an open file stays in "
+    "its process; use its name, or what it holds",
+    "locked": "result[0] cannot travel between processes (_thread.lock): cannot pickle",
+}
+
+
+@pytest.mark.parametrize("function", CANNOT_TRAVEL)
+def test_a_result_that_cannot_travel_is_explained_without_frames_of_ours(shared_kernel, function):
+    shared_kernel.run("""
+        import threading, torch
+        from nbstate import *
+        def ddp():
+            PartialState()
+            return {"model": torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))}
+        def sharded():
+            plugin = FullyShardedDataParallelPlugin()
+            return Accelerator(fsdp_plugin=plugin).prepare(torch.nn.Linear(2, 2))
+        def shard():
+            return sharded().weight
+        def opened():
+            open("held.txt", "w").close()
+            return open("held.txt")
+        def locked():
+            return [threading.Lock()]
+    """)
+    cell = shared_kernel.run(f"notebook_launcher({function}, num_processes=2)")
+    assert cell.error.ename == "RankError"
+    first, *others = cell.error.traceback.splitlines()
+    assert CANNOT_TRAVEL[function] in first
+    assert [line[:6] for line in others] == [
+        "",
+        "rank 0" if first.startswith("rank 1") else "rank 1",
+    ]
+
+
+def test_code_of_the_users_that_refuses_to_travel_is_shown(shared_kernel):
+    cell = shared_kernel.run("""
+        from nbstate import notebook_launcher
+        class Stays:
+            def __getstate__(self):
+                raise ValueError("it stays here")
+        notebook_launcher(Stays, num_processes=2)
+    """)
+    assert "result cannot travel between processes" in cell.error.evalue
+    assert "in __getstate__" in cell.error.evalue
+
+
+def test_a_compiled_model_arrives(shared_kernel):
+    cell = shared_kernel.run("""
+        import torch
+        from nbstate import notebook_launcher
+        model = torch.nn.Linear(1, 1)
+        found = notebook_launcher(lambda: torch.compile(model), num_processes=2)[1]
+        torch.equal(found._orig_mod.weight, model.weight)
+    """)
+    assert cell.result == "True"
 
 
 def test_one_process_runs_in_the_kernel(shared_kernel):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 LONGEST = 200
 """Characters of a value in a table."""
+
+
+_EXITS = "the cell ends here and the rank stays: session.close() ends the ranks"
 
 
 class CellRaisedError(Exception):
@@ -163,6 +167,7 @@ class _Cells:
         sys.displayhook = shell.display_trap.hook = self.hook
         shell.Completer.use_jedi = False  # it takes a second to load, and the names live here
         shell._showtraceback = self._keep_traceback
+        warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)  # of no use here
         shell.set_hook("show_in_pager", page.as_hook(_print_page), 0)  # type: ignore[no-untyped-call]
 
     def run(self, source: str, count: int, *, collect: bool) -> Any:
@@ -175,8 +180,8 @@ class _Cells:
             raise CellRaisedError(error, "\n".join(self.traceback)) from None
         return self.hook.value if collect else None
 
-    def _keep_traceback(self, _kind: type, _error: BaseException, lines: Sequence[str]) -> None:
-        self.traceback = lines
+    def _keep_traceback(self, kind: type, _error: BaseException, lines: Sequence[str]) -> None:
+        self.traceback = [_EXITS] if issubclass(kind, SystemExit) else lines
 
     def _display(self) -> None:
         """Have a fresh rank's drawings travel; a forked one's do already."""

@@ -13,12 +13,18 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
+from nbstate.rank import torchlog
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 def cut(sockets: Iterable[tuple[int, int]]) -> None:
-    """Shut down the sockets that still lead to the ports that they led to."""
+    """Shut down the sockets that still lead to the ports that they led to.
+
+    What torch tells of that on stderr, stacks of C++, is nobody's business, until the next task.
+    """
+    torchlog.hush()
     for descriptor, port in sockets:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.getpeername()[1] == port:
@@ -41,48 +47,47 @@ def progress() -> dict[str, int]:
     return found
 
 
-def renew(epoch: str, *, join: bool) -> bool:
-    """Make the default group anew where there is one; every rank does so at the same time.
+def is_there() -> bool:
+    """Tell whether this rank has a default group."""
+    return _default_group() is not None
+
+
+def renew(port: int, *, join: bool) -> None:
+    """Drop what this rank has of groups; with `join` all ranks make the default group anew.
 
     Parameters
     ----------
-    epoch
-        A name that no earlier call has had, the same on every rank.
+    port
+        Of a new store: older groups have left addresses in the one before.
     join
-        All ranks are there, so that a new group can be made; else the old one is only dropped.
-
-    Returns
-    -------
-    bool
-        Whether there was a group.
+        Every rank has the default group.
     """
-    if "nbstate.state" in sys.modules:
-        from nbstate.state import waiting
-
-        waiting.begin_epoch(epoch)
-    if _default_group() is None:
-        return False
+    os.environ["MASTER_PORT"] = str(port)
+    if "torch.distributed.distributed_c10d" not in sys.modules:
+        return
     import torch.distributed as dist
 
-    options: dict[str, Any] = {"backend": dist.get_backend()}
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    found: dict[str, Any] = {}
+    if is_there():
+        found = {"backend": dist.get_backend(), "rank": dist.get_rank()} | _chosen_options()
+        dist.destroy_process_group()
+    _c10d()._world.group_count = 0  # a group that came to nothing was counted on this rank only
+    if join:
+        world_size = int(os.environ["WORLD_SIZE"])
+        found["store"] = _store(port, world_size)
+        dist.init_process_group(world_size=world_size, **found)
+
+
+def _chosen_options() -> dict[str, Any]:
     from nbstate.state import PartialState
 
-    if PartialState.is_initialized():
-        options |= PartialState()._facts.options
-    dist.destroy_process_group()
-    if join:
-        options["store"] = _store(epoch, world_size)
-        dist.init_process_group(rank=rank, world_size=world_size, **options)
-    return True
+    return PartialState()._facts.options if PartialState.is_initialized() else {}
 
 
-def _store(epoch: str, world_size: int) -> Any:
-    """Return the kernel's store, seen through a prefix: older groups have left addresses in it."""
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+def _store(port: int, world_size: int) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its __all__
 
-    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return PrefixStore(f"session-{epoch}", TCPStore(*place, world_size, is_master=False))
+    return TCPStore(os.environ["MASTER_ADDR"], port, world_size, is_master=False)
 
 
 def _c10d() -> Any:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbstate import travel, values
-from nbstate.rank import bootstrap, capture, cells, failure, front, groups
+from nbstate.rank import bootstrap, capture, cells, failure, front, groups, torchlog
 from nbstate.wire import READY, Cut, End, Failed, Task, TaskDone
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Server:
         except BaseException as error:
             self._busy = False
             done = TaskDone(task.number, 0.0, failed=_described(error))
+        torchlog.speak()
         front.finish()
         capture.flush()
         self._channel.send(replace(done, seconds=time.perf_counter() - began), memory)

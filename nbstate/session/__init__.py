@@ -5,6 +5,7 @@ magics      `%%ranks` and its relatives
 team        the ranks, from their start to their end
 errand      one thing that some of them do; part: what one rank has to do with it
 release     ranks freed from what they are in
+dropped     sessions that nothing refers to any more
 selection   which of them
 sockets     connections between them
 """

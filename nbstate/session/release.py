@@ -80,7 +80,7 @@ class Release:
             deaf = [rank for rank in ranks if rank in self._errand.pending]
             if deaf:
                 self._errand.cut = True
-                cut_off(self._errand.job, deaf)
+                cut_off(self._errand.job, deaf, self._errand.job.rendezvous.port)
 
         self._loop.ask(signal_them)
         later = threading.Timer(HEEDS_WITHIN, lambda: self._loop.ask(cut_them))
@@ -119,8 +119,8 @@ class Release:
         }
 
 
-def cut_off(job: Job, ranks: Sequence[int]) -> None:
+def cut_off(job: Job, ranks: Sequence[int], store_port: int) -> None:
     """Shut down the connections of these ranks to all others. Used from the job's loop."""
     pids = {line.rank.index: line.rank.pid for line in job.loop.lines if line.rank.alive}
-    for rank, found in between(pids, ranks, job.rendezvous.port).items():
+    for rank, found in between(pids, ranks, store_port).items():
         job.loop.lines[rank].send(Cut(found))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nbstate import plan, travel
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
+from nbstate.session.dropped import end_when_dropped
 from nbstate.session.selection import select
 from nbstate.session.team import Team
+from nbstate.values import UnpicklableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -30,7 +34,7 @@ _NOT_FOR_SESSIONS = (
     *("num_nodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id"),
 )
 
-_open: list[Session] = []
+_open: list[weakref.ref[Session]] = []
 
 
 class Session:
@@ -59,8 +63,9 @@ class Session:
 
     Notes
     -----
-    As a context manager it closes at the end. A function given to `run` travels by value, and its
-    globals are the rank's. Selections of ranks are as in ``%%ranks``: see `select`.
+    As a context manager it closes at the end. It also ends when nothing refers to it any more: a
+    name such as `session` keeps it, for ``%%ranks`` too. A function given to `run` travels by
+    value, and its globals are the rank's. Selections of ranks are as in ``%%ranks``: see `select`.
 
     Examples
     --------
@@ -79,8 +84,12 @@ class Session:
         self.world_size = plan.count_ranks(num_processes, self.options)
         plan.check_devices(self.world_size, self.options)
         self._closed = False
+        self._gather_team()
+        _open.append(weakref.ref(self))
+
+    def _gather_team(self) -> None:
         self._team = Team(self.world_size, self.options)
-        _open.append(self)
+        self._unless_dropped = end_when_dropped(self, self._team)
 
     # -- what the user does
 
@@ -124,7 +133,7 @@ class Session:
             raise TypeError(f"function={function!r}: expected a function; pass train, not train()")
         name = getattr(function, "__name__", type(function).__name__)
         call: Calls = (cells.call, (self._team.new_cells(), function, args, kwargs), {})
-        return self._do(ranks, call, name)
+        return self._do(ranks, call, name, given={name: function, "args": args, "kwargs": kwargs})
 
     def cell(
         self,
@@ -181,9 +190,8 @@ class Session:
         >>> session.pull("weights.sum().item()")
         RankResults([3.0, 3.0])
         """
-        for name, value in variables.items():
-            travel.dump(value, name, self._team.by_reference)
-        self._do("all", (cells.assign, (variables,), {}), "push", quiet=True)
+        call: Calls = (cells.assign, (variables,), {})
+        self._do("all", call, "push", quiet=True, given=variables)
 
     def pull(self, expression: str, ranks: Selection = "all") -> RankResults:
         """Return the value that an expression, such as a name, has on each rank.
@@ -224,7 +232,7 @@ class Session:
         calls: Calls = {
             rank: (cells.assign, ({name: part},), {}) for rank, part in enumerate(parts)
         }
-        self._do("all", calls, "scatter", quiet=True)
+        self._do("all", calls, "scatter", quiet=True, given={name: values})
 
     def gather(self, name: str) -> Any:
         """Return the ranks' parts of the variable `name` as one, in rank order.
@@ -284,9 +292,13 @@ class Session:
         RankResults([0.5, 0.5])
         """
         self._check_open()
-        self._team.leave("its session was given fresh ranks")
-        self._team.join()  # what they hold, memory of devices above all, is free for the new ones
-        self._team = Team(self.world_size, self.options)
+        self._dismiss("its session was given fresh ranks")
+        self._gather_team()  # what the old ranks held, memory of devices above all, is free now
+
+    def _dismiss(self, why: str) -> None:
+        self._unless_dropped.detach()
+        self._team.leave(why)
+        self._team.join()
 
     def interrupt(self) -> None:
         """Interrupt what the ranks are doing; they stay.
@@ -309,9 +321,8 @@ class Session:
         """
         if not self.closed:
             self._closed = True
-            _open.remove(self)
-            self._team.leave("its session was closed")
-            self._team.join()
+            _open.remove(weakref.ref(self))
+            self._dismiss("its session was closed")
 
     def __enter__(self) -> Self:
         return self
@@ -362,10 +373,24 @@ class Session:
         return [] if self.closed else self._team.complete(line, at)
 
     def _do(
-        self, chosen: Selection, calls: Calls, name: str, *, quiet: bool = False
+        self,
+        chosen: Selection,
+        calls: Calls,
+        name: str,
+        *,
+        quiet: bool = False,
+        given: Mapping[str, object] = MappingProxyType({}),
     ) -> RankResults:
+        """Have ranks do something; `given` are the user's values in it, by their names."""
         self._check_open()
-        return self._team.do(select(chosen, self.world_size), calls, name, quiet=quiet)
+        ranks = select(chosen, self.world_size)
+        try:
+            return self._team.do(ranks, calls, name, quiet=quiet)
+        except UnpicklableError as error:
+            found = error
+        for what, value in given.items():
+            travel.dump(value, what, self._team.by_reference)  # tells the path from there
+        raise found
 
     def _check_open(self) -> None:
         if self.closed:
@@ -380,6 +405,8 @@ def current() -> Session:
     RuntimeError
         There is none.
     """
-    if bootstrap.current is not None or not _open:
-        raise RuntimeError("no session is open: session = nbstate.Session(2) opens one")
-    return _open[-1]
+    alive = [session for known in _open if (session := known()) is not None]
+    if bootstrap.current is not None or not alive:
+        lost = " (the last one ended when nothing referred to it any more)" if _open else ""
+        raise RuntimeError(f"no session is open{lost}: session = nbstate.Session(2) opens one")
+    return alive[-1]

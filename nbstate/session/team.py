@@ -62,15 +62,15 @@ class Team:
         self.idle_since = time.monotonic()
         self._busy = threading.Lock()
         self._numbers = itertools.count(READY + 1)
-        self._epochs = itertools.count(1)
         self._read_to = {rank: Cursor() for rank in range(world_size)}
         self._told_cells: set[str] = set()
         self._cached_sources = -1
         # What kernel and ranks have in common is what the kernel has at this moment. The values are
         # kept, or another object might get the number of one that is gone.
         forked = start.surroundings is None
-        self._known = dict(vars(sys.modules["__main__"])) if forked else {}
         self.by_reference = values.names_in_main() if forked else {}
+        main = vars(sys.modules["__main__"])
+        self._known = [main[name] for name in self.by_reference.values()]
         for line in why:
             self.stage.tell(line)
         self._begin()
@@ -81,9 +81,14 @@ class Team:
         # Each rank answers unasked, once it can hear.
         errand = self.errand = Errand(self.job, READY, "start", self._read_to)
         self.job.start()
-        self.stage.follow(errand, quiet=True)
+        try:
+            self.stage.follow(errand, quiet=True)
+            self._outcome(errand)
+        except BaseException:
+            self.job.kill()
+            self.join()
+            raise
         self.errand = None
-        self._outcome(errand)
 
     def do(self, ranks: list[int], calls: Calls, name: str, *, quiet: bool = False) -> RankResults:
         """Have ranks do something, show it, and return what each returned.
@@ -226,13 +231,21 @@ class Team:
             return
         out_of_step = errand.cut or any(failure.collective for failure in failures)
         if out_of_step or not self._in_step(alive):
-            self.job.loop.ask(lambda: cut_off(self.job, alive))
-            epoch = str(next(self._epochs))
-            if any(self._quietly(alive, (groups.renew, (epoch,), {"join": True}))):
+            old = self.job.rendezvous.port
+            self.job.loop.ask(lambda: cut_off(self.job, alive, old))
+            whole = all(self._quietly(alive, (groups.is_there, (), {})))
+            self._quietly(alive, (groups.renew, (self._new_store(),), {"join": whole}))
+            if whole:
                 self.stage.tell(
                     "the ranks' process group was made anew, with new connections; make what holds "
                     "the old one anew too (DistributedDataParallel, device meshes)"
                 )
+
+    def _new_store(self) -> int:
+        """Have a store in which no group has left anything, also none that was never whole."""
+        self.job.nodes.begin()
+        self.job.rendezvous.open_store(self.job.world_size)
+        return self.job.rendezvous.port
 
     def _in_step(self, ranks: list[int]) -> bool:
         counts: dict[str, set[int]] = {}

@@ -80,7 +80,7 @@ class Rendezvous:
         return self._store
 
     def renew(self) -> None:
-        """Be as before the store was opened: the next attempt must not find what ranks left."""
+        """Be as before the store was opened: who meets next must not find what ranks left."""
         self.close()
         self._bind()
 

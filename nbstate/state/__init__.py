@@ -9,7 +9,6 @@ from nbstate.state.kinds import DistributedType
 from nbstate.state.life import fresh_states, reset_all
 from nbstate.state.partial import PartialState, is_main_process
 from nbstate.state.scopes import enter_replica
-from nbstate.state.waiting import begin_epoch
 
 if TYPE_CHECKING:
     from nbstate.state.accelerator import AcceleratorState
@@ -21,7 +20,6 @@ __all__ = [
     "DistributedType",
     "GradientState",
     "PartialState",
-    "begin_epoch",
     "enter_replica",
     "fresh_states",
     "get_logger",

@@ -4,7 +4,7 @@ A barrier of the group is a collective and has its timeout: an hour of preparati
 end everybody. Here a rank writes into the store that it has come and looks, ever less often, if
 the others have. That has no limit of its own, can be interrupted, and tells who is missing.
 
-Keys, all under ``nbstate/<epoch>/``:
+Keys, all under ``nbstate/``:
 
     arrived/<rank>      how many barriers this rank has come to
     arrived             the sum of these; at n times the world size barrier n opens
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 FIRST_NOTICE = 5.0
 # The pause between two looks grows with the time waited, from a quick answer to no load at all.
 _SHORTEST, _LONGEST, _SHARE = 0.0005, 0.1, 0.05
-_epoch = ""
 
 
 class Waiting(Protocol):
@@ -185,18 +184,8 @@ class StoreWaiting:
         self._store.delete_key(_full(key))
 
 
-def begin_epoch(name: str) -> None:
-    """Count all waits from 0 again, under a name that all ranks give.
-
-    For ranks that live on after an interrupt, which may have caught each at another count. All of
-    them have to be idle.
-    """
-    global _epoch  # noqa: PLW0603, one process takes part in one run
-    _epoch = name
-
-
 def _full(key: str) -> str:
-    return f"nbstate/{_epoch}/{key}"
+    return f"nbstate/{key}"
 
 
 def _names(ranks: Iterable[int]) -> str:

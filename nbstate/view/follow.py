@@ -83,6 +83,10 @@ class View:
     def finish(self, page: Page) -> None:
         """The job is done and everything has been looked at: leave what stays."""
 
+    def keep(self, page: Page) -> None:
+        """Remember the page of a run, for `last_run` and for cells that show the job again."""
+        View.last_page = self.job.page = page
+
     def tell_notes(self) -> None:
         """Write the job's notes that have not been told yet."""
         for note in self.job.notes[self.notes_told :]:
@@ -107,7 +111,7 @@ class View:
             if not self.job.over_within(self.pace):
                 self.changed.wait(rest)
         page = make_page(self.job, self.widgets, timed=self.place.watched)
-        View.last_page = self.job.page = page
+        self.keep(page)
         self.finish(page)
         if self.widgets is not None:
             self.widgets.close()

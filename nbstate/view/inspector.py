@@ -11,6 +11,7 @@ import contextvars
 import html
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,14 +67,15 @@ def inspect(ranks: Job | Session) -> Inspector:
 
     if not isinstance(ranks, (Job, Session)):
         raise TypeError(f"inspect({ranks!r}): expected a job or a session")
-    return Inspector(ranks)
+    return Inspector(ranks.job, ranks) if isinstance(ranks, Session) else Inspector(ranks)
 
 
 class Inspector:
     """The table; made by `inspect`."""
 
-    def __init__(self, subject: Job | Session) -> None:
-        self._subject = subject
+    def __init__(self, job: Job, session: Session | None = None) -> None:
+        self._job = job
+        self._session = None if session is None else weakref.ref(session)  # to look is not to keep
         self._rows: dict[int, Watched] = {}
         self._states: dict[int, dict[str, dict[str, str]]] = {}
         self._heard = threading.Event()
@@ -115,17 +117,16 @@ class Inspector:
     # -- looking
 
     @property
-    def _job(self) -> Job:
-        subject: Any = self._subject
-        job: Job = getattr(subject, "job", subject)
-        return job
-
-    @property
     def _over(self) -> bool:
-        return bool(getattr(self._subject, "closed", False)) or self._job.done
+        session = self._of_session()
+        return self._job.done if session is None else session.closed
+
+    def _of_session(self) -> Session | None:
+        return None if self._session is None else self._session()
 
     def _look(self) -> None:
-        job = self._job
+        session = self._of_session()
+        job = self._job = self._job if session is None else session.job
         if self._listens_to is not job:  # the first time, and after a refork
             self._listens_to = job
             self._rows = {rank.index: Watched(rank) for rank in job.ranks}
@@ -147,8 +148,8 @@ class Inspector:
         rank = row.rank
         if not rank.alive or rank.state == "done":
             return rank.state
-        errand = getattr(self._subject, "doing", None)
-        if self._subject is not self._job and (errand is None or rank.index not in errand.pending):
+        session = self._of_session()
+        if session is not None and not _is_asked(session, rank):
             return "idle"
         return rank.doing or rank.state
 
@@ -260,6 +261,11 @@ class Watched:
         if self._before is not None and now > self._before[0]:
             self.cpu = 100 * (used - self._before[1]) / (now - self._before[0])
         self._before = now, used
+
+
+def _is_asked(session: Session, rank: Rank) -> bool:
+    doing = session.doing
+    return doing is not None and rank.index in doing.pending
 
 
 def _differs(label: str, values: Sequence[str]) -> bool:

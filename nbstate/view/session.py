@@ -16,6 +16,7 @@ from nbstate.job.output import Cursor
 from nbstate.relay import Relay
 from nbstate.view.board import BoardView
 from nbstate.view.fold import fold, ranges
+from nbstate.view.follow import View
 from nbstate.view.page import describe
 from nbstate.view.plain import NOTEBOOK, PlainView, RankReader, bounds_of
 from nbstate.view.publish import WIDGET_MIME, Cell, this_place
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from nbstate.relay.widgets import Widgets
     from nbstate.session.errand import Errand
     from nbstate.session.part import Part
-    from nbstate.view.follow import View
     from nbstate.view.page import Page
     from nbstate.view.publish import Bundle, Place
     from nbstate.view.sheet import Block
@@ -126,7 +126,14 @@ class Stage:
         return _CellText(job, place, self._widgets)
 
 
-class _CellBoard(BoardView):
+class _OfACell(View):
+    """What is done in a cell is no run: its page is not kept."""
+
+    def keep(self, page: Page) -> None:
+        pass
+
+
+class _CellBoard(_OfACell, BoardView):
     """A board that gives way to what a quick cell would have left."""
 
     def __init__(self, job: Job, place: Cell, known: Widgets) -> None:
@@ -148,7 +155,7 @@ class _CellBoard(BoardView):
             self._close()
 
 
-class _CellText(PlainView):
+class _CellText(_OfACell, PlainView):
     """Text as it comes; drawings at the end."""
 
     def __init__(self, job: Job, place: Place, known: Widgets) -> None:

@@ -60,6 +60,8 @@ def test_a_failing_cell_is_one_error_with_the_cells_lines(two):
     assert cell.error.ename == "CellError"
     assert cell.error.evalue.startswith("ranks 0-1 of 2: ZeroDivisionError: division by zero")
     assert "----> 3 1 / 0" in cell.error.traceback
+    number = cell.contents("execute_input")[0]["execution_count"]
+    assert f"Cell In[{number}], line 3" in cell.error.traceback
     assert cell.status == "error", "so that Run All stops"
     two.run("%%ranks\nprint('goes on')")
 
@@ -80,7 +82,9 @@ def test_different_failures_stand_apart_and_values_of_the_others_are_kept(two):
 
 def test_syntax_errors_and_exits_are_told(two):
     assert "SyntaxError" in two.run("%%ranks\nx = = 1").error.evalue
-    assert "SystemExit: 3" in two.run("%%ranks\nimport sys\nsys.exit(3)").error.evalue
+    cell = two.run("%%ranks\nimport sys\nsys.exit(3)")
+    assert "SystemExit: 3\n\nthe cell ends here and the rank stays" in cell.error.evalue
+    assert cell.stderr == ""
     assert two.run("%%ranks\nrank").stdout == "[0] 0\n[1] 1\n"
 
 
@@ -181,4 +185,7 @@ rank""")
         (shown,) = cell.displays
         assert shown["text/plain"] == "[0-1] one\n[0] 0\n[1] 1\n"
         assert "<pre" in shown["text/html"]
+        assert (
+            "no run has ended in this kernel yet" in kernel.run("nbstate.last_run()").error.evalue
+        )
         kernel.run("session.close()")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.session.conftest import SETUP
+
 
 def pressed(kernel, code):
     """Run a cell whose ranks say 'up', press the stop button when they have."""
@@ -41,6 +43,17 @@ def test_a_rank_that_waits_for_one_that_failed_is_freed(two):
     assert (
         two.run("%%ranks\nt = torch.ones(1)\ndist.all_reduce(t)\nt.item()").stdout == "[0-1] 2.0\n"
     )
+
+
+@pytest.mark.parametrize("makes", ["PartialState()", "dist.init_process_group('gloo')"])
+def test_a_rank_that_waits_in_the_store_is_freed_without_torchs_own_stacks(kernel, makes):
+    kernel.run(SETUP)
+    cell = kernel.run(f"%%ranks\nif rank == 1: raise ValueError('x')\n{makes}")
+    assert "rank 0: lost its peer in init_process_group (Cell In[" in cell.error.evalue
+    assert cell.stderr == ""
+    cell = kernel.run(f"%%ranks\n{makes};\ndist.get_world_size()")
+    assert cell.stdout == "[0-1] 2\n"
+    kernel.run("session.close()")
 
 
 def test_a_group_that_is_in_step_is_left_alone(two):

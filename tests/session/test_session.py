@@ -64,6 +64,10 @@ def test_a_value_that_cannot_travel_is_named(two):
     assert "lock['inner'] cannot travel" in cell.error.evalue
     cell = two.run("session.cell('hidden = [__import__(\"threading\").Lock()]'); session['hidden']")
     assert "result[0] cannot travel" in cell.error.evalue
+    cell = two.run("session.run(print, {'inner': [threading.Lock()]})")
+    assert cell.error.evalue.startswith("args[0]['inner'][0] cannot travel")
+    cell = two.run("session.scatter('parts', [1, threading.Lock()])")
+    assert cell.error.evalue.startswith("parts[1] cannot travel")
 
 
 def test_scatter_and_gather(two):
@@ -124,6 +128,55 @@ def test_a_session_closes_and_says_so(kernel):
     """)
     assert cell.stdout == "<session: closed, 2 CPU processes> False\n"
     assert cell.error.evalue == "this session is closed: make a new one with Session(...)"
+
+
+def test_a_session_that_is_closed_in_the_middle_of_a_cell_says_so(kernel):
+    cell = kernel.run("""
+        import nbstate, os, threading, time
+        def close_it():
+            while not os.path.exists("up"):
+                time.sleep(0.01)
+            session.close()
+        session = nbstate.Session(2)
+        closer = threading.Thread(target=close_it)
+        closer.start()
+        try:
+            session.cell("open('up', 'w').close(); time.sleep(600)")
+        finally:
+            closer.join()
+    """)
+    assert cell.error.evalue == "ranks 0-1 of 2: ended: its session was closed"
+
+
+def test_a_session_that_nothing_refers_to_ends(kernel):
+    cell = kernel.run(
+        """
+        import gc, nbstate, psutil
+        %load_ext nbstate
+        session = nbstate.Session(2)
+        inspector = nbstate.inspect(session)
+        first = [psutil.Process(rank.pid) for rank in session.ranks]
+        session = nbstate.Session(2)
+        print(psutil.wait_procs(first, timeout=60)[1])
+        print(session.run(lambda: globals().pop("session") is not None and gc.collect() >= 0))
+        print(session.run(lambda: rank))
+        session.refork()
+        print(inspector._over, session.run(lambda: rank))
+        last = [psutil.Process(rank.pid) for rank in session.ranks]
+        del session
+        print(psutil.wait_procs(last, timeout=60)[1])
+    """.replace("        ", "")
+    )
+    assert cell.error is None, cell.error
+    assert cell.stdout.splitlines() == [
+        "[]",
+        "RankResults([True, True])",
+        "RankResults([0, 1])",
+        "True RankResults([0, 1])",
+        "[]",
+    ]
+    told = kernel.run("%%ranks\n1").stderr
+    assert "the last one ended when nothing referred to it any more" in told
 
 
 def test_it_works_without_a_notebook(tmp_path):

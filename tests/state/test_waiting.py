@@ -181,18 +181,6 @@ def test_an_interrupted_wait_is_taken_back(monkeypatch):
     thread.join()
 
 
-def test_a_new_epoch_forgets_waits_that_were_broken_off():
-    store, first, second = two_ranks()
-    first.leave_word("main/0", "", readers=1)
-
-    waiting.begin_epoch("2")
-    try:
-        assert not store.check([waiting._full("word/main/0/1")])
-    finally:
-        waiting.begin_epoch("")
-    assert second.await_word("main/0", 0, 1) == ""
-
-
 def test_words_are_removed_once_all_have_read_them():
     store, first, second = two_ranks()
     before = store.num_keys()

@@ -19,6 +19,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
 MARK = re.compile(rb"\x1b\]nbstate;(\d+)\x07")
 """What a rank leaves in its standard output where something that is not text belongs."""
 
@@ -108,6 +110,12 @@ class Display:
     metadata: dict[str, Any]
     transient: dict[str, Any]
     update: bool = False
+
+    @property
+    def widget(self) -> str | None:
+        """The id of the widget that it shows, or None."""
+        view = self.data.get(WIDGET_MIME)
+        return str(view["model_id"]) if view else None
 
 
 @dataclass(frozen=True, slots=True)

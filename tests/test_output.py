@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nbstate.job.output import KEPT_CHARACTERS, KEPT_DRAWINGS, Cursor, RankOutput, Text
-from nbstate.wire import ClearOutput, Display, mark
+from nbstate.wire import WIDGET_MIME, ClearOutput, Display, mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,3 +127,32 @@ def test_the_log_has_every_byte_and_is_private(output: RankOutput) -> None:
     assert output.path.stat().st_mode & 0o077 == 0
     assert output.tail("stdout") == "caf\xe9\n"
     assert output.tail("stderr") == "\ufffd\n"
+
+
+def of_widget(number: int, model_id: str) -> Display:
+    return Display(number, {WIDGET_MIME: {"model_id": model_id}, "text/plain": model_id}, {}, {})
+
+
+def test_a_widget_that_was_closed_is_gone_from_the_text(output: RankOutput) -> None:
+    output.feed("stdout", b"before" + mark(1) + b"between" + mark(2) + b"after")
+    output.draw(of_widget(1, "a"))
+    output.draw(of_widget(2, "b"))
+    output.take_back("a")
+    assert told(output) == ["before", "between", "<b>", "after"]
+
+
+def test_a_widget_closed_before_its_place_is_known_holds_nothing_up(output: RankOutput) -> None:
+    output.draw(of_widget(1, "a"))
+    output.take_back("a")
+    output.feed("stdout", mark(1) + b"after")
+    assert told(output) == ["after"]
+
+
+def test_widgets_that_were_closed_do_not_push_out_a_live_one(output: RankOutput) -> None:
+    output.draw(of_widget(0, "live"))
+    output.feed("stdout", mark(0))
+    for number in range(1, 2 * KEPT_DRAWINGS):
+        output.draw(of_widget(number, "short"))
+        output.feed("stdout", mark(number))
+        output.take_back("short")
+    assert told(output) == ["<live>"]

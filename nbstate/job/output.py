@@ -81,7 +81,7 @@ class RankOutput:
     _entries: deque[tuple[Entry, int]] = field(default_factory=deque)
     _first: int = 0
     _characters: int = 0
-    _early: dict[int, Rich] = field(default_factory=dict)
+    _early: dict[int, Rich | None] = field(default_factory=dict)
     _waiting: dict[int, Slot] = field(default_factory=dict)
     _held: dict[str, bytes] = field(default_factory=dict)
     _updates: dict[str, tuple[int, Display]] = field(default_factory=dict)
@@ -118,6 +118,16 @@ class RankOutput:
             else:
                 slot.content = message
                 self._drop_old_drawings()
+
+    def take_back(self, model_id: str) -> None:
+        """The widget with this id was closed: no reader who comes now sees it."""
+        with self._lock:
+            for entry, _ in self._entries:
+                if isinstance(entry, Slot) and _shows(entry.content, model_id):
+                    entry.content = None
+            for number, drawing in self._early.items():
+                if _shows(drawing, model_id):
+                    self._early[number] = None
 
     def settle(self) -> None:
         """The rank's process is gone: what it left half said is not held back any longer."""
@@ -192,8 +202,10 @@ class RankOutput:
         return rest
 
     def _place(self, number: int) -> None:
-        slot = Slot(number, self._early.pop(number, None))
-        if slot.content is None:
+        slot = Slot(number)
+        if number in self._early:
+            slot.content = self._early.pop(number)
+        else:
             self._waiting[number] = slot
         self._append(slot)
 
@@ -263,6 +275,10 @@ def _updated(drawing: R, display_id: str, message: Display) -> R:
     if isinstance(drawing, Display) and drawing.transient.get("display_id") == display_id:
         return replace(drawing, data=message.data, metadata=message.metadata)
     return drawing
+
+
+def _shows(drawing: Rich | None, model_id: str) -> bool:
+    return isinstance(drawing, Display) and drawing.widget == model_id
 
 
 def _unfinished_mark(data: bytes) -> int | None:

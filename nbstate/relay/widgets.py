@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
     from nbstate.job.ranks import Rank
+    from nbstate.wire import Display
 
 WIDGETS = "jupyter.widget"
 REFERENCE = "IPY_MODEL_"
@@ -53,6 +54,7 @@ class Widgets:
         self._send = send
         self._page: Page | None = page
         self._proxies: dict[str, Proxy] = {}
+        self._closed: set[str] = set()
 
     def take(self, rank: Rank, message: CommMessage) -> None:
         """Mirror what a rank's comm says, and pass it on to the page."""
@@ -63,7 +65,9 @@ class Widgets:
             if message.kind == "comm_msg":
                 self._proxies[comm_id].update(message.content["data"], message.buffers)
             else:
-                self._forget(self._proxies[comm_id])
+                self._forget(self._proxies.pop(comm_id))
+                self._closed.add(comm_id)
+                rank.output.take_back(comm_id)
         if self._page is not None:
             self._page.send_comm(message.kind, message.content, message.metadata, message.buffers)
 
@@ -79,6 +83,13 @@ class Widgets:
     def describe(self, model_id: str) -> str:
         """Return a widget's last state as text, '' where it is unknown."""
         return describe(model_id, {key: proxy.state for key, proxy in self._proxies.items()})
+
+    def closed(self, drawing: Display) -> bool:
+        """Tell whether a drawing shows a widget that its rank has closed: a page shows it no more.
+
+        `tqdm(leave=False)` closes its bar when it is full.
+        """
+        return drawing.widget in self._closed
 
     def state(self, model_id: str) -> dict[str, Any]:
         """Return a copy of a widget's last state, empty where it is unknown."""

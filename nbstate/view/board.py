@@ -22,10 +22,12 @@ from nbstate.view.changes import Allowance, Change, RankChanges
 from nbstate.view.fallback import Fallback, close_whole
 from nbstate.view.follow import View
 from nbstate.view.page import summary
-from nbstate.view.publish import WIDGET_MIME, Cell, fresh_id
-from nbstate.wire import ClearOutput, Display
+from nbstate.view.publish import Cell, fresh_id
+from nbstate.wire import WIDGET_MIME, ClearOutput, Display
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nbstate.job import Job
     from nbstate.job.ranks import Rank
     from nbstate.view.page import Page
@@ -188,7 +190,7 @@ class BoardView(View):
 
     def _changes_of(self, reader: RankChanges, share: int) -> list[Change]:
         drawings = self._drawn[reader.rank]
-        changes: list[Change] = []
+        changes = [reader.drop(model) for model in drawings.drop(self._is_closed)]
         for entry in reader.read(share):
             if drawings.clears(entry):
                 changes.append(reader.clear())
@@ -199,6 +201,9 @@ class BoardView(View):
                 changes += [reader.drop(model) for model in gone]
                 changes += [reader.draw(model) for model in new]
         return changes
+
+    def _is_closed(self, drawing: Display) -> bool:
+        return self.widgets is not None and self.widgets.closed(drawing)
 
     # -- from the page
 
@@ -236,7 +241,7 @@ class RankDrawings:
     """The drawings of one rank: an `Output` widget for each, the last ones kept."""
 
     def __init__(self) -> None:
-        self._outputs: list[tuple[str | None, Any]] = []
+        self._outputs: list[tuple[Display, Any]] = []
         self._clear_at_next = False
 
     def clears(self, entry: Text | Display | ClearOutput) -> bool:
@@ -260,26 +265,30 @@ class RankDrawings:
             "data": drawing.data,
             "metadata": drawing.metadata,
         }
-        display_id = drawing.transient.get("display_id")
         if drawing.update:
+            display_id = drawing.transient.get("display_id")
             for known, widget in self._outputs:
-                if display_id is not None and known == display_id:
+                if display_id is not None and known.transient.get("display_id") == display_id:
                     widget.outputs = (output,)
             return [], []
         widget = ipywidgets.Output(outputs=(output,))
-        self._outputs.append((display_id, widget))
-        gone = self._outputs[:-KEPT_DRAWINGS]
-        del self._outputs[:-KEPT_DRAWINGS]
-        ids = [old.model_id for _, old in gone]
-        for _, old in gone:
-            close_whole(old)
-        return [widget.model_id], ids
+        self._outputs.append((drawing, widget))
+        return [widget.model_id], self._close(self._outputs[:-KEPT_DRAWINGS])
+
+    def drop(self, which: Callable[[Display], bool]) -> list[str]:
+        """Take some drawings away; return the ids of their widgets."""
+        return self._close([pair for pair in self._outputs if which(pair[0])])
 
     def close(self) -> None:
         """Close the widgets."""
-        for _, widget in self._outputs:
+        self._close(self._outputs)
+
+    def _close(self, gone: list[tuple[Display, Any]]) -> list[str]:
+        self._outputs = [pair for pair in self._outputs if pair not in gone]
+        ids = [widget.model_id for _, widget in gone]
+        for _, widget in gone:
             close_whole(widget)
-        self._outputs.clear()
+        return ids
 
 
 def _state(rank: Rank) -> str:

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbstate.job.output import Cursor
-from nbstate.view.publish import WIDGET_MIME, Bundle
 from nbstate.view.sheet import Drawing, Sheet
 from nbstate.view.terminal import Screen
+from nbstate.wire import WIDGET_MIME
 
 if TYPE_CHECKING:
     from nbstate.job import Job
     from nbstate.job.ranks import Rank
     from nbstate.relay.widgets import Widgets
+    from nbstate.view.publish import Bundle
     from nbstate.view.sheet import Block
     from nbstate.view.terminal import Line
 

@@ -14,10 +14,9 @@ from nbstate.start.place import ROLE
 from nbstate.view.fold import Folded, Said, fold, ranges
 from nbstate.view.follow import View
 from nbstate.view.page import describe, summary
-from nbstate.view.publish import WIDGET_MIME
 from nbstate.view.sheet import newest
 from nbstate.view.terminal import Screen
-from nbstate.wire import Display
+from nbstate.wire import WIDGET_MIME, Display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,6 +175,8 @@ class PlainView(View):
             self.place.show(page.bundle())
 
     def _described(self, drawing: Display) -> str:
+        if self.widgets is not None and self.widgets.closed(drawing):
+            return ""
         return describe(drawing.data, self.widgets)
 
     def _everyone_said_the_same(self) -> bool:

@@ -19,8 +19,6 @@ from nbstate.environment import answers_questions, running_kernel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
-
 NOBODY = "nobody is here to answer; pass the value as an argument of the function"
 
 Bundle = dict[str, Any]

@@ -19,9 +19,10 @@ from nbstate.view.fold import fold, ranges
 from nbstate.view.follow import View
 from nbstate.view.page import describe
 from nbstate.view.plain import NOTEBOOK, PlainView, RankReader, bounds_of
-from nbstate.view.publish import WIDGET_MIME, Cell, this_place
+from nbstate.view.publish import Cell, this_place
 from nbstate.view.sheet import Drawing, Sheet
 from nbstate.view.terminal import Screen
+from nbstate.wire import WIDGET_MIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -139,6 +140,9 @@ class _CellBoard(_OfACell, BoardView):
     def __init__(self, job: Job, place: Cell, known: Widgets) -> None:
         super().__init__(job, place)
         self._known = known
+
+    def _is_closed(self, drawing: Display) -> bool:
+        return self._known.closed(drawing)
 
     def finish(self, page: Page) -> None:
         parts = composed(cast("Errand", self.job), self.place, self._known)

@@ -247,6 +247,35 @@ notebook_launcher(train, num_processes=2)
     assert "RankResults([7, 7])" in text
 
 
+def test_bars_that_are_not_left_leave_nothing(
+    notebook: MakeNotebook, setup: str, gate: Path
+) -> None:
+    page = notebook(
+        [
+            setup + "from tqdm.auto import tqdm",
+            """
+def train():
+    for epoch in tqdm(range(25), desc="epoch"):
+        for _ in tqdm(range(3), desc="step", leave=False):
+            time.sleep(0.01)
+    print("all bars are full")
+    wait_for_gate()
+notebook_launcher(train, num_processes=2)
+""",
+        ]
+    )
+    page.run(1)
+    for rank in ("rank 0", "rank 1"):
+        page.wait_until(lambda rank=rank: "all bars are full" in page.pane(1, rank))
+        page.wait_until(lambda rank=rank: "25/25" in page.pane(1, rank))
+        for left in ("step", "Loading widget", "Error displaying widget"):
+            page.wait_until(lambda rank=rank, left=left: left not in page.pane(1, rank))
+    gate.touch()
+    page.wait_until(lambda: done(page, 1))
+    assert page.text(1).count("epoch: 100%|██████████| 25/25") == 2
+    assert "step" not in page.text(1)
+
+
 def test_questions_open_the_notebooks_prompt(notebook: MakeNotebook, setup: str) -> None:
     page = notebook([setup, "notebook_launcher(lambda: input('name? '), num_processes=2)"])
     page.run(1)

@@ -132,6 +132,24 @@ def test_a_bar_moves_and_its_last_line_stands_on_the_page(watched: Kernel) -> No
     assert cell.displays[0]["text/html"].count("epoch: 100%|██████████| 10/10 [") == 2
 
 
+def test_a_bar_that_is_not_left_is_gone(watched: Kernel) -> None:
+    cell = watched.run("""
+        def train():
+            for epoch in tqdm(range(30), desc="epoch"):
+                for _ in tqdm(range(3), desc="step", leave=False):
+                    time.sleep(0.01)
+        notebook_launcher(train, num_processes=2);
+    """)
+    html = cell.displays[0]["text/html"]
+    assert html.count("epoch: 100%|██████████| 30/30 [") == 2
+    assert "step" not in html
+    changes = Models(cell).changes()
+    for rank in (0, 1):
+        drawn = [change[2] for change in changes if change[:2] == [rank, "draw"]]
+        gone = [change[2] for change in changes if change[:2] == [rank, "drop"]]
+        assert set(drawn) - set(gone) == {drawn[0]}
+
+
 def test_output_widgets_take_what_is_printed_in_them(watched: Kernel) -> None:
     cell = watched.run("""
         def train():

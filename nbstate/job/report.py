@@ -75,12 +75,15 @@ def _ended_without_word(job: Run, line: Line) -> RankFailure:
     rank = line.rank
     stack = line.stack
     message = end_in_words(rank.exitcode)
+    why = job.start_method.why_ended(rank.exitcode, began=line.began)
     if line.ended_by_us and not line.began:
         message = "stopped before it began"
     elif line.deaf_in:
         message = "lost its peer" if job.loop.reason == "failure" else "ended while it waited"
     elif line.ended_by_us:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
+    elif why:
+        message = why
     elif rank.exitcode == -signal.SIGKILL:
         message += _why_killed(job, rank)
     elif rank.exitcode == -signal.SIGBUS:

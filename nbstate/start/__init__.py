@@ -37,3 +37,6 @@ class Start(Protocol):
 
     def start(self, setup: Setup) -> BaseProcess:
         """Start one rank."""
+
+    def why_ended(self, exitcode: int | None, *, began: bool) -> str:
+        """Return why a rank is gone that left no word, where its start explains it; else ``""``."""

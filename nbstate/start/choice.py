@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 _USUAL_IN_DOCKER = 64 << 20
 """Bytes of /dev/shm that a container has where nothing else was asked for."""
-_NAMED = 3
-"""How many open files and the like are named one by one."""
 
 
 def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start, list[str]]:
@@ -31,10 +30,12 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     ValueError
         torch_xla cannot serve that many ranks.
     RuntimeError
-        Forking was insisted on where it cannot work, or the kernel has taken the TPU.
+        Forking was insisted on where it cannot work, or the kernel has taken the TPU, or a fresh
+        rank imports the script that launched it.
     UnpicklableError
         Something cannot travel to a fresh process; the message names it.
     """
+    _check_not_imported()
     found = baggage.search(call)
     # Ranks on the CPU may be forked from a kernel that used a device, if they get nothing of it.
     used = devices.woken() if found.on_devices or not options.cpu else None
@@ -46,11 +47,19 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     if ranks > 1 and not options.cpu and devices.count():
         why = why + _little_shared_memory()
     if method == "fork":
-        return Fork(call), why + _shared_handles(found.handles, call.function)
+        return Fork(call), why + _shared_handles(found.handles)
     from nbstate.start.fresh import Fresh
 
     start = Fresh(method, call, ranks, found.on_devices)
     return start, why + start.notes
+
+
+def _check_not_imported() -> None:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "a fresh rank imports this script, and comes to its launch: put what is to run once, "
+            'and so the launch, under if __name__ == "__main__":'
+        )
 
 
 def choose_method(wanted: str, used: str | None, waker: str) -> tuple[str, list[str]]:

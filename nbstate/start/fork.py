@@ -83,6 +83,10 @@ class Fork:
             os.setpgid(process.pid, process.pid)
         return process
 
+    def why_ended(self, exitcode: int | None, *, began: bool) -> str:
+        """Return ``""``: a forked rank needs nothing but the kernel."""
+        return ""
+
 
 @contextlib.contextmanager
 def _no_fork_warning() -> Iterator[None]:

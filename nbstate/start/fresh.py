@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from nbstate import memory, values
 from nbstate.baggage import parts_of_call
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from nbstate.rank.bootstrap import Setup
 
 _PRELOADED = ["nbstate.start.template"]
+_UNKNOWN = 255  # multiprocessing's exit code of a rank that only its template could tell
+_NEXT = "the next launch starts a new one"
 
 
 class Fresh:
@@ -67,9 +74,7 @@ class Fresh:
     @contextmanager
     def ready(self) -> Iterator[None]:
         """Have the template and the shared buffers at hand while ranks are started."""
-        template: Any = forkserver._forkserver
-        if self._method == "forkserver" and template._forkserver_pid is None:
-            self._context.set_forkserver_preload(_PRELOADED)
+        self._have_helpers()
         buffers, descriptor, _ = values.share(self._buffers)
         shared = None if descriptor is None else Descriptor(descriptor)
         self.call = Parcel(self._payload, buffers, shared)
@@ -79,13 +84,62 @@ class Fresh:
             if shared is not None:
                 os.close(shared)  # the ranks hold it now
 
+    def _have_helpers(self) -> None:
+        """Start what multiprocessing needs, where it does not run, out of reach of interrupts."""
+        resource_tracker.ensure_running()
+        # That lets interrupts in again. What is started from here on must not be hit by the
+        # kernel's before it knows what to do with them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if self._method == "forkserver":
+            if _template_pid() is None:
+                self._context.set_forkserver_preload(_PRELOADED)
+            forkserver.ensure_running()
+
     def start(self, setup: Setup) -> BaseProcess:
-        """Start one rank."""
+        """Start one rank.
+
+        Raises
+        ------
+        ConnectionError
+            The template is gone.
+        """
         process: BaseProcess = self._context.Process(  # type: ignore[attr-defined] # base context
             target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
         )
-        process.start()
+        try:
+            process.start()
+        except (EOFError, ConnectionError):
+            raise ConnectionError(
+                "the template process, which ranks are forked from, is gone: somebody killed it, "
+                f"or it could start no further process; {_NEXT}"
+            ) from None
         return process
+
+    def why_ended(self, exitcode: int | None, *, began: bool) -> str:
+        """Return why a rank is gone that left no word, where its start explains it; else ``""``."""
+        if exitcode == _UNKNOWN and self._method == "forkserver" and not _template_lives():
+            return f"the template process, which it was forked from, was killed; {_NEXT}"
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if exitcode == 1 and not began and script is not None:
+            return (
+                f"exit code 1 while it imported {Path(script).name}, as every fresh process does: "
+                'put what is to run once, and so this launch, under if __name__ == "__main__":'
+            )
+        return ""
+
+
+def _template_pid() -> int | None:
+    template: Any = forkserver._forkserver
+    pid: int | None = template._forkserver_pid
+    return pid
+
+
+def _template_lives() -> bool:
+    pid = _template_pid()
+    try:
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _moved(on_devices: Sequence[str]) -> list[str]:
@@ -112,7 +166,7 @@ def _pack(call: Call) -> tuple[bytes, list[PickleBuffer]]:
     try:
         return values.dump(call, "the call")
     except values.UnpicklableError as error:
-        raise values.UnpicklableError(_where(call) or str(error)) from None
+        raise values.UnpicklableError(_where(call) or str(error)) from error.__cause__
 
 
 def _where(call: Call) -> str | None:

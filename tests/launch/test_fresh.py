@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
 import pytest
 
 METHODS = ["forkserver", "spawn"]
@@ -182,8 +188,6 @@ def test_a_kernel_that_used_its_accelerator_launches_without_a_restart(kernel):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_killed_kernel_takes_fresh_ranks_along(kernel, method):
-    import psutil
-
     kernel.run(SETUP)
     kernel.start(f"""
         import subprocess, time
@@ -216,3 +220,65 @@ def test_an_interrupt_ends_fresh_ranks(kernel):
     assert cell.error.ename == "KeyboardInterrupt"
     names = [" ".join(p.cmdline()) for p in kernel.children()]
     assert [n for n in names if "forkserver" not in n and "resource_tracker" not in n] == []
+
+
+KILLED = "the template process, which it was forked from, was killed; the next launch starts a new"
+
+
+def template(kernel):
+    """Return the process from which the kernel's ranks are forked."""
+    found = [p for p in kernel.children() if "multiprocessing.forkserver" in " ".join(p.cmdline())]
+    return found[0] if found else None
+
+
+def kill(process):
+    """End a process, and return once it has: its parent may not have looked yet."""
+    process.kill()
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+
+
+def test_a_template_that_somebody_killed_is_started_anew(cells):
+    cells.run("""
+        import time
+        def train(seconds=0):
+            print("up", flush=True)
+            time.sleep(seconds)
+            return 1
+        def again(seconds=0): return list(notebook_launcher(train, (seconds,), 2, **fresh))
+        fresh = {"start_method": "forkserver", "view": "plain"}
+        again()
+    """)
+    kill(template(cells))
+    assert cells.run("again()").result == "[1, 1]"
+    cell = cells.start("again(600)")
+    cells.read_until(lambda: cell.stdout.count("up") == 2 or "[0-1] up" in cell.stdout)
+    kill(template(cells))
+    cells.wait(cell)
+    assert cell.error.evalue.count(KILLED) == 2
+    assert cells.run("again()").result == "[1, 1]"
+
+
+def test_an_interrupt_while_the_template_starts_is_a_plain_one(kernel):
+    kernel.run(SETUP)
+    kernel.run("def train(): return PartialState().num_processes")
+    cell = kernel.start("notebook_launcher(train, (), 2, start_method='forkserver')")
+    kernel.read_until(lambda: template(kernel) is not None)
+    kernel.signal(signal.SIGINT, group=True)
+    kernel.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    again = kernel.run("list(notebook_launcher(train, (), 2, start_method='forkserver'))")
+    assert again.result == "[2, 2]"
+    assert "Traceback" not in kernel.log
+
+
+def test_a_script_without_a_guard_is_told_what_to_do(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from nbstate import notebook_launcher\n"
+        "notebook_launcher(print, (), 2, start_method='spawn')\n"
+    )
+    done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True)
+    assert "exit code 1 while it imported unguarded.py, as every fresh process" in done.stderr
+    assert done.stderr.count('under if __name__ == "__main__":') >= 2
+    assert "freeze_support" not in done.stderr

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _USUAL_IN_DOCKER = 64 << 20
 """Bytes of /dev/shm that a container has where nothing else was asked for."""
+_NAMED = 3
+"""How many open files and the like are named one by one."""
 
 
 def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start, list[str]]:
@@ -47,7 +49,7 @@ def choose_start(call: Call, options: LaunchOptions, ranks: int) -> tuple[Start,
     if ranks > 1 and not options.cpu and devices.count():
         why = why + _little_shared_memory()
     if method == "fork":
-        return Fork(call), why + _shared_handles(found.handles)
+        return Fork(call), why + _shared_handles(found.handles, call.function)
     from nbstate.start.fresh import Fresh
 
     start = Fresh(method, call, ranks, found.on_devices)

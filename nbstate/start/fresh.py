@@ -166,7 +166,7 @@ def _pack(call: Call) -> tuple[bytes, list[PickleBuffer]]:
     try:
         return values.dump(call, "the call")
     except values.UnpicklableError as error:
-        raise values.UnpicklableError(_where(call) or str(error)) from error.__cause__
+        raise values.UnpicklableError(_where(call) or str(error)) from None
 
 
 def _where(call: Call) -> str | None:

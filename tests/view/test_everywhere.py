@@ -82,6 +82,32 @@ def test_a_notebook_run_without_a_person(tmp_path: Path, monkeypatch: pytest.Mon
     assert "widgets" not in book.metadata
 
 
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("papermill", ["a.ipynb", "b.ipynb", "--parameters", "rate", "3"]),
+        ("nbconvert", ["--execute", "--to=notebook", "--output=b.ipynb", "a.ipynb"]),
+    ],
+)
+def test_what_runs_notebooks_saves_text_and_no_widget(
+    tmp_path: Path, module: str, options: Sequence[str]
+) -> None:
+    pytest.importorskip(module)
+    parameters = nbformat.v4.new_code_cell("rate = 1", metadata={"tags": ["parameters"]})
+    launch = FUNCTION.replace("return rank", "return rank * rate") + f"{LAUNCH}\nresults"
+    book = nbformat.v4.new_notebook(cells=[parameters, nbformat.v4.new_code_cell(launch)])
+    book.metadata.kernelspec = {"name": "python3", "language": "python", "display_name": "Python"}
+    nbformat.write(book, tmp_path / "a.ipynb")
+    run("-m", module, *options, cwd=tmp_path)
+    saved = nbformat.read(tmp_path / "b.ipynb", 4)
+    *streams, result = saved.cells[-1].outputs
+    text = "".join(output.text for output in streams)
+    assert text.splitlines() == [*TEXT, "train: done on 2 ranks"]
+    rate = 3 if module == "papermill" else 1
+    assert result.data == {"text/plain": f"RankResults([0, {rate}])"}
+    assert "widgets" not in saved.metadata
+
+
 def test_a_background_job_run_without_a_person_speaks_where_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

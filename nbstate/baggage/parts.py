@@ -32,10 +32,28 @@ def parts_of_call(call: Call) -> Iterator[Part]:
 
 def parts_of_function(function: Any) -> Iterator[Part]:
     """Yield closure and global variables, defaults, a bound self, the arguments of a partial."""
+    for _, parts in _looked_through(function):
+        yield from parts
+
+
+def reads(function: Any) -> Iterator[Part]:
+    """Yield each name that the function, and what it uses of the notebook, reads or imports.
+
+    With the value of a global variable, and None for names of attributes and modules.
+    """
+    for code, _ in _looked_through(function):
+        if isinstance(code, types.FunctionType):
+            for name in _names(code.__code__):
+                yield name, code.__globals__.get(name)
+
+
+def _looked_through(function: Any) -> Iterator[tuple[Any, list[Part]]]:
+    """The function and everything of the notebook that it uses, each with what it takes along."""
     seen: set[int] = set()
     waiting = [("", function)]
     while waiting:
         user, code = waiting.pop()
+        parts = []
         for name, value in _own_parts(code):
             if id(value) in seen or _can_be_imported(value):
                 continue
@@ -44,7 +62,8 @@ def parts_of_function(function: Any) -> Iterator[Part]:
                 same = isinstance(code, (functools.partial, types.MethodType))
                 waiting.append((user if same else f" (used by {_name(value)})", value))
             else:
-                yield name + user, value
+                parts.append((name + user, value))
+        yield code, parts
 
 
 def _own_parts(code: Any) -> Iterator[Part]:
@@ -139,3 +158,11 @@ def _global_names(code: types.CodeType) -> dict[str, None]:
         if inspect.iscode(constant):
             names |= _global_names(constant)
     return names
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Every name that the code, and what is defined inside it, looks up or imports."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            yield from _names(constant)

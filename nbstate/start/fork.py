@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from nbstate import values
 from nbstate.rank import bootstrap, front
+from nbstate.start import ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ class Fork:
         self.kernel_pid = os.getpid()
         self.by_reference = values.names_in_main()
         front.prepare()
+        ahead.load(call.function)
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:

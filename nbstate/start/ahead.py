@@ -1,0 +1,36 @@
+"""What every forked rank would import for itself, imported once by the kernel before the fork.
+
+torch imports its compiler when the first optimizer or DDP model is made, whether anything is to be
+compiled or not. That takes one to two seconds of CPU time, in every rank of every launch, unless
+the kernel has it. Importing it wakes no device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+from nbstate import baggage
+
+_COMPILER = "torch._dynamo"
+_NEED_IT = ("torch.optim", "torch.nn.parallel", "torch.distributed.fsdp", "nbstate.train")
+_CALLED = {"optim", "DistributedDataParallel", "fully_shard", "Accelerator"}
+
+
+def load(function: Any) -> None:
+    """Import torch's compiler if the function looks as if it trains."""
+    if _COMPILER in sys.modules:
+        return
+    if any(_trains(name, value) for name, value in baggage.reads(function)):
+        importlib.import_module(_COMPILER)
+
+
+def _trains(name: str, value: Any) -> bool:
+    if name in _CALLED or name.startswith(_NEED_IT):
+        return True
+    kind = type(value)  # a proxy that stands for another object is asked nothing
+    if issubclass(kind, ModuleType):
+        return str(value.__name__).startswith(_NEED_IT)
+    return issubclass(kind, (type, FunctionType)) and str(value.__module__).startswith(_NEED_IT)

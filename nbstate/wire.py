@@ -182,9 +182,16 @@ class Logged:
     entries: tuple[tuple[int, dict[str, float]], ...]
 
 
+STEP = "step"
+"""The name of a span that is a step of an optimizer and no collective."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A collective of `size` bytes; `began` and `ended` on the monotonic clock, in nanoseconds."""
+    """A collective of `size` bytes, or a step, which is one of an optimizer's.
+
+    `began` and `ended` are on the monotonic clock, in nanoseconds.
+    """
 
     what: Collective
     size: int
@@ -194,7 +201,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The collectives that a traced rank has ended since the last such message."""
+    """The collectives and steps that a traced rank has ended since the last such message."""
 
     spans: tuple[Span, ...]
 

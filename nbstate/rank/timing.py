@@ -1,8 +1,9 @@
-"""When this rank began and ended each collective, for the timeline.
+"""When this rank began and ended each collective and each step, for the timeline.
 
 The methods of torch's process groups are wrapped, as in `nbstate.rank.trace`, outside of that
 module's wrappers: a collective begins here when the rank has come to it, not when all have. What
-the reducer of DistributedDataParallel does in C++ is not seen.
+the reducer of DistributedDataParallel does in C++ is not seen. A step is an optimizer's: it begins
+where the one before ended, so that it has the loading of its data and the backward pass in it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import functools
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from nbstate.rank import bootstrap, collectives
-from nbstate.rank.trace import _METHODS
-from nbstate.wire import Span, Traced
+from nbstate.rank import bootstrap, collectives, failure
+from nbstate.rank.trace import METHODS
+from nbstate.wire import STEP, Collective, Span, Traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,10 +31,11 @@ FLUSH_EVERY = 0.1
 
 
 class Recorder:
-    """Times the collectives of this process while it is `on`."""
+    """Times the collectives and steps of this process while it is `on`."""
 
     def __init__(self, channel: Channel) -> None:
         self.on = True
+        self.steps = Steps(self._keep)
         self._channel = channel
         self._lock = threading.Lock()
         self._gathered: list[Span] = []
@@ -40,14 +43,20 @@ class Recorder:
         self._under_way: dict[int, Span] = {}
 
     def install(self) -> None:
-        """Wrap every collective of torch's process groups, and the waits for them."""
+        """Wrap all collectives of torch's process groups and the waits for them; hear of steps."""
         from torch.distributed import ProcessGroup, Work
+        from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        for method in _METHODS:
+        for method in METHODS:
             original = getattr(ProcessGroup, method, None)
             if original is not None:
                 setattr(ProcessGroup, method, self._timed(method, original))
         Work.wait = self._waited(Work.wait)  # type: ignore[method-assign]
+        register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
+        if self.on:
+            self.steps.ended(optimizer, failure.where_of(sys._getframe(1)))
 
     def _timed(self, method: str, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
@@ -96,14 +105,55 @@ class Recorder:
             self._channel.send(Traced(spans))
 
 
+class Steps:
+    """Makes spans of the ends of optimizers' steps."""
+
+    def __init__(self, keep: Callable[[Span], None]) -> None:
+        self._keep = keep
+        self._names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._counts: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on steps are timed: the first of each optimizer begins here."""
+        self._began = time.monotonic_ns()
+        self._last: dict[str, int] = {}
+
+    def ended(self, optimizer: Any, where: str) -> None:
+        """Keep the step that has just ended."""
+        name = self._name(optimizer)
+        began, now = self._last.get(name, self._began), time.monotonic_ns()
+        self._counts[name] += 1
+        self._last[name] = now
+        number = self._counts[name]
+        what = Collective(STEP, f"{number} of {name}", f"steps of {name}", (), number, where)
+        self._keep(Span(what, 0, began, now))
+
+    def _name(self, optimizer: Any) -> str:
+        """Return the optimizer's class; a second one of that class has a number."""
+        if optimizer not in self._names:
+            kind = type(optimizer).__name__
+            self._kinds[kind] += 1
+            count = self._kinds[kind]
+            self._names[optimizer] = kind if count == 1 else f"{kind} {count}"
+        return self._names[optimizer]
+
+
 recorder: Recorder | None = None
 
 
 def install(channel: Channel) -> None:
-    """Begin to time this rank's collectives."""
+    """Begin to time this rank's collectives and steps."""
     global recorder  # noqa: PLW0603 - one per process
     recorder = Recorder(channel)
     recorder.install()
+
+
+def begin_steps() -> None:
+    """What has come between, such as a pause between two cells, belongs to no step."""
+    if recorder is not None:
+        recorder.steps.begin()
 
 
 def flush() -> None:
@@ -114,9 +164,10 @@ def flush() -> None:
 
 @contextlib.contextmanager
 def trace() -> Iterator[None]:
-    """Time the collectives of this rank in a `with` block, for the job's or session's timeline.
+    """Time collectives and steps of this rank in a `with` block, for the timeline of its job.
 
-    For ranks of a job or session that was not started with ``trace=True``.
+    That is ``job.timeline()`` or ``session.timeline()``. For ranks of a run that was not started
+    with ``trace=True``.
 
     Raises
     ------
@@ -141,6 +192,8 @@ def trace() -> Iterator[None]:
         install(bootstrap.talk)
     assert recorder is not None
     before, recorder.on = recorder.on, True
+    if not before:
+        begin_steps()
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 # Each method, and which of its arguments has the same type and shape on every rank, if any.
-_METHODS: dict[str, int | None] = {
+METHODS: dict[str, int | None] = {
     "allreduce": 0,
     "allreduce_coalesced": 0,
     "broadcast": 0,
@@ -63,7 +63,7 @@ class Tracer:
         """Wrap every collective of torch's process groups."""
         from torch.distributed import ProcessGroup
 
-        for method, same in _METHODS.items():
+        for method, same in METHODS.items():
             original = getattr(ProcessGroup, method, None)
             if original is not None:
                 setattr(ProcessGroup, method, self._traced(method, same, original))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree as ET
 
 
 def test_a_traced_job_has_a_timeline_that_names_who_was_late(kernel):
@@ -34,9 +35,86 @@ def test_a_traced_job_has_a_timeline_that_names_who_was_late(kernel):
     assert "in all_reduce" in cell.result
     assert "image/svg+xml" in cell.displays[0]["text/html"]
     events = json.loads((kernel.cwd / "trace.json").read_text())["traceEvents"]
+    assert_is_chrome_trace({"traceEvents": events})
     spans = [event for event in events if event["ph"] == "X"]
     assert {event["pid"] for event in spans} == {0, 1}
     assert all(event["dur"] >= 0 for event in spans)
+
+
+STEPS = """
+import os, time, torch, torch.distributed as dist
+from nbstate import PartialState, launch
+def train():
+    rank = PartialState().process_index
+    model, critic = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.optim.SGD(critic.parameters(), lr=0.1)
+    for step in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        work = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+        while rank == 1 and step == 1 and not os.path.exists("go"):
+            time.sleep(0.01)
+        for each in work:
+            each.wait()
+        optimizer.step()
+    critic(torch.ones(2, 4)).sum().backward()
+    other.step()
+    dist.barrier()
+job = launch(train, num_processes=2, trace=True, view="silent")
+while not job.metrics.steps and len(job.timeline().calls) < 2:
+    time.sleep(0.01)
+open("go", "w").close()
+job.wait()
+job.export_trace("trace.json")
+job.timeline()
+"""
+
+
+def test_steps_and_collectives_that_overlap_are_on_the_timeline(kernel):
+    cell = kernel.run(STEPS)
+    assert cell.error is None, cell.error
+    assert cell.result.startswith("each rank: 4 steps and 7 collectives\nlatest: rank ")
+    cell = kernel.run("""
+        table = job.timeline().table()
+        steps = table[(table["op"] == "step") & (table["rank"] == 0)]
+        print(list(steps["group"]), list(steps["call"]), set(steps["bytes"]))
+        print(list(steps["start"])[1:3] == list(steps["end"])[:2])
+        print(sorted({where.split(": ")[-1] for where in steps["where"]}))
+    """)
+    assert cell.stdout.splitlines() == [
+        "['steps of SGD', 'steps of SGD', 'steps of SGD', 'steps of SGD 2'] [1, 2, 3, 1] {0}",
+        "True",
+        "['optimizer.step()', 'other.step()']",
+    ]
+    trace = json.loads((kernel.cwd / "trace.json").read_text())
+    assert_is_chrome_trace(trace)
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert names == {"steps", "collectives"}
+    steps = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["name"].startswith("step ")]
+    assert len(steps) == 8
+    assert {"step 1 of SGD", "step 1 of SGD 2"} < {event["name"] for event in steps}
+    picture = ET.fromstring(kernel.eval("job.timeline()._svg(100)"))
+    titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == 2 * 11
+    assert any("step 3 of SGD" in title and "optimizer.step()" in title for title in titles)
+
+
+def assert_is_chrome_trace(trace):
+    """Check what Perfetto needs: the fields of each event, and no overlap within a thread."""
+    assert set(trace) == {"traceEvents"}
+    ends = {}
+    for event in trace["traceEvents"]:
+        assert event["ph"] in ("M", "X")
+        assert isinstance(event["name"], str)
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    for event in sorted(spans, key=lambda event: event["ts"]):
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        thread = event["pid"], event["tid"]
+        assert event["ts"] >= ends.get(thread, 0) - 1e-3  # floats of microseconds
+        ends[thread] = event["ts"] + event["dur"]
 
 
 def test_a_block_of_a_cell_is_traced_and_no_more(two):
@@ -52,10 +130,29 @@ dist.barrier()""")
     )
 
 
+def test_steps_of_a_traced_session_begin_with_their_cell(two):
+    two.run("""%%ranks --quiet
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.grad = torch.ones(1)
+with nbstate.trace():
+    optimizer.step()
+optimizer.step()
+before = time.monotonic_ns()""")
+    two.run("""%%ranks --quiet
+with nbstate.trace():
+    optimizer.step()""")
+    cell = two.run("""
+        steps = [call for call in session.timeline().calls if call.is_step and call.rank == 0]
+        print(len(steps), steps[1].span.began > session["before"][0])
+    """)
+    assert cell.stdout == "2 True\n", cell.error
+
+
 def test_without_a_trace_it_says_so(two):
     two.run("import nbstate\nwith nbstate.trace(): pass")
     cell = two.run("""
         with Session(1) as alone:
             print(alone.timeline())
     """)
-    assert cell.stdout == "no collective was traced\n"
+    assert cell.stdout == "neither a collective nor a step was traced\n"

@@ -87,7 +87,8 @@ class LaunchOptions:
     oversubscribe
         Allow more ranks than accelerators: they share the devices and speak gloo.
     log_dir
-        Folder for the whole output of each rank. None: a private temporary folder.
+        Folder for the whole output of each rank. None: a temporary folder that only this user can
+        read; those of the last ten runs are kept until the kernel ends.
     isolate
         With one process: run it in a rank of its own instead of in the kernel.
     cluster

@@ -1,15 +1,17 @@
-"""Folders for the whole output of each rank: private, and no more of them than are of use."""
+"""Folders for the whole output of each rank: private, and no more of them than are of use.
+
+Those that the user has not chosen go with the kernel. Of one that is killed they stay.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import os
 import shutil
 import tempfile
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import os
 
 KEPT_RUNS = 10
 """How many runs' folders are kept in the temporary directory, counted per kernel."""
@@ -35,11 +37,23 @@ def new_folder(chosen: str | os.PathLike[str] | None) -> Path:
     """
     if chosen is not None:
         return _usable(Path(chosen))
+    _remove_at_exit()
     folder = Path(tempfile.mkdtemp(prefix="nbstate-"))
     _made.append(folder)
-    while len(_made) > KEPT_RUNS:
-        shutil.rmtree(_made.popleft(), ignore_errors=True)
+    _keep(KEPT_RUNS)
     return folder
+
+
+def _keep(number: int) -> None:
+    while len(_made) > number:
+        shutil.rmtree(_made.popleft(), ignore_errors=True)
+
+
+@functools.cache
+def _remove_at_exit() -> None:
+    """Have an exit remove all, once it has ended the ranks: asked for later, that is done first."""
+    kernel = os.getpid()
+    atexit.register(lambda: _keep(0) if os.getpid() == kernel else None)  # no child's to remove
 
 
 def _usable(folder: Path) -> Path:

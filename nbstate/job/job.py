@@ -215,7 +215,7 @@ class Job(Run):
         >>> job = launch(mean, num_processes=2, trace=True)
         >>> results = job.wait()
         >>> print(job.timeline())
-        collectives of rank 0: 1, rank 1: 1
+        each rank: 1 collective
         ...
         """
         from nbstate.view.timeline import Timeline

@@ -183,7 +183,7 @@ def trace() -> Iterator[None]:
     >>> job = launch(train, num_processes=2)
     >>> results = job.wait()
     >>> print(job.timeline())
-    collectives of rank 0: 1, rank 1: 1
+    each rank: 1 collective
     ...
     """
     if bootstrap.talk is None:

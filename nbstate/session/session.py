@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nbstate import plan, travel
+from nbstate.mistakes import told_at_the_call
 from nbstate.options import LaunchOptions
 from nbstate.rank import bootstrap, cells
 from nbstate.session.dropped import end_when_dropped
@@ -76,13 +77,14 @@ class Session:
     """
 
     def __init__(self, num_processes: int | None = None, **options: Any) -> None:
-        unfit = [name for name in _NOT_FOR_SESSIONS if name in options]
-        if unfit:
-            raise TypeError(f"{unfit[0]}={options[unfit[0]]!r}: a session has no such option")
-        self.options = replace(LaunchOptions.from_keywords(options), stall_after=None)
-        plan.check_not_in_a_rank()
-        self.world_size = plan.count_ranks(num_processes, self.options)
-        plan.check_devices(self.world_size, self.options)
+        with told_at_the_call():
+            unfit = [name for name in _NOT_FOR_SESSIONS if name in options]
+            if unfit:
+                raise TypeError(f"{unfit[0]}={options[unfit[0]]!r}: a session has no such option")
+            self.options = replace(LaunchOptions.from_keywords(options), stall_after=None)
+            plan.check_not_in_a_rank()
+            self.world_size = plan.count_ranks(num_processes, self.options)
+            plan.check_devices(self.world_size, self.options)
         self._closed = False
         self._gather_team()
         _open.append(weakref.ref(self))
@@ -276,7 +278,7 @@ class Session:
         >>> with Session(2, trace=True) as traced:
         ...     results = traced.cell("reduce(torch.ones(1))")
         ...     print(traced.timeline())
-        collectives of rank 0: ...
+        each rank: 1 collective...
         ...
         """
         return self.job.timeline()

@@ -95,6 +95,8 @@ MISTAKES = {
     "notebook_launcher(train, 1, 2)": "TypeError: args=1: expected a tuple or list, such as args=(1,)",
     "notebook_launcher(train, (1,), 2, veiw='board')": "TypeError: unknown option 'veiw'",
     "launch(train, 1, num_processes=2, log_dir='/proc/logs')": "ValueError: log_dir='/proc/logs'",
+    "Session(2, timeout=3)": "TypeError: timeout=3: a session has no such option",
+    "Session(0)": "ValueError: num_processes=0",
     "notebook_launcher(train, (lock,), 2, start_method='spawn')": (
         "UnpicklableError: args[0] cannot travel between processes (_thread.lock)"
     ),

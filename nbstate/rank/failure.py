@@ -15,7 +15,7 @@ import sysconfig
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbstate import values
 from nbstate.wire import Failed
@@ -184,9 +184,32 @@ def cell_name(filename: str) -> str:
         return filename
     from IPython import get_ipython
 
-    shell = get_ipython()
-    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
+    number = _number_of_cell(filename, get_ipython())
     return "notebook cell" if number is None else f"Cell In[{number}]"
+
+
+def _number_of_cell(filename: str, shell: Any) -> int | None:
+    if shell is None:
+        return None
+    if hasattr(shell.compile, "_filename_map"):
+        number: int | None = shell.compile._filename_map.get(filename)
+        return number
+    # IPython 7: the file's name has the number in a terminal, in a notebook a hash of the text.
+    named = re.match(r"<ipython-input-(\d+)-", filename)
+    if named:
+        return int(named[1])
+    cells = enumerate(shell.history_manager.input_hist_raw)
+    found = (number for number, text in cells if Path(filename).name in _names_of_cell(text))
+    return max(found, default=None)
+
+
+@functools.cache
+def _names_of_cell(text: str) -> tuple[str, ...]:
+    from ipykernel import compiler
+
+    name: Any = compiler.get_file_name
+    # Whole paths have the process's number. The history drops empty lines at the end.
+    return tuple(Path(name(text + end)).name for end in ("", "\n"))
 
 
 def is_cell(filename: str) -> bool:

@@ -7,6 +7,7 @@ each is replaced here, once, by one that speaks through the rank's channel.
 from __future__ import annotations
 
 import builtins
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -30,6 +31,14 @@ def prepare() -> None:
         display.publisher_for(shell)
 
 
+def prepare_template() -> None:
+    """Make in the template, once, what fresh ranks of a notebook would each make for themselves."""
+    _make_shell()
+    importlib.import_module("nbstate.rank.comms")
+    if importlib.util.find_spec("comm") is not None:
+        importlib.import_module("comm")
+
+
 def install(channel: Channel, marks: int, surroundings: Surroundings | None) -> None:
     """Replace what was the kernel's in a rank that has just begun.
 
@@ -46,9 +55,9 @@ def install(channel: Channel, marks: int, surroundings: Surroundings | None) -> 
         shell = running_shell()
         kernel = getattr(shell, "kernel", None)
         in_notebook, asks = kernel is not None, answers_questions(kernel)
-    else:  # no shell yet, by which things are displayed
+    else:
         in_notebook, asks = surroundings.notebook, surroundings.asks
-        shell, kernel = _made_shell() if in_notebook else None, None
+        shell, kernel = (running_shell() or _make_shell()) if in_notebook else None, None
     stdin.install(channel, kernel, debugs=asks or not in_notebook)
     if not in_notebook:
         return  # a terminal: what is displayed there is text already
@@ -61,8 +70,9 @@ def install(channel: Channel, marks: int, surroundings: Surroundings | None) -> 
     comms.install(channel, forked=kernel is not None)
 
 
-def _made_shell() -> Any:
-    # The notebook's own class: libraries look for its name, or its module, to know where they are.
+def _make_shell() -> Any:
+    # Things are displayed by it. It is of the notebook's own class: libraries look for its name,
+    # or its module, to know where they are.
     from ipykernel.zmqshell import ZMQInteractiveShell
     from traitlets.config import Config
 

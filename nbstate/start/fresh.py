@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from nbstate.rank.bootstrap import Setup
 
-_PRELOADED = ["nbstate.start.template"]
 _UNKNOWN = 255  # multiprocessing's exit code of a rank that only its template could tell
 _NEXT = "the next launch starts a new one"
 
@@ -92,7 +91,8 @@ class Fresh:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if self._method == "forkserver":
             if _template_pid() is None:
-                self._context.set_forkserver_preload(_PRELOADED)
+                which = "notebook_template" if self.surroundings.notebook else "template"
+                self._context.set_forkserver_preload([f"nbstate.start.{which}"])
             forkserver.ensure_running()
 
     def start(self, setup: Setup) -> BaseProcess:

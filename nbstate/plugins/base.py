@@ -7,6 +7,8 @@ from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from nbstate.mistakes import told_at_the_call
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -64,7 +66,8 @@ class Plugin:
 
     def _refuse(self, name: str, allowed: str) -> None:
         value = getattr(self, name)
-        raise ValueError(f"{type(self).__name__}: {name}={value!r} must be {allowed}")
+        with told_at_the_call():
+            raise ValueError(f"{type(self).__name__}: {name}={value!r} must be {allowed}")
 
     def _check_one_of(self, name: str, choices: Collection[object]) -> None:
         if getattr(self, name) not in choices:

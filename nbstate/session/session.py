@@ -131,8 +131,9 @@ class Session:
         >>> session.run(lambda power: lr**power, 2, ranks=[1])
         RankResults([0.01...])
         """
-        if not callable(function):
-            raise TypeError(f"function={function!r}: expected a function; pass train, not train()")
+        with told_at_the_call():
+            if not callable(function):
+                raise TypeError(f"function={function!r}: expected a function: train, not train()")
         name = getattr(function, "__name__", type(function).__name__)
         call: Calls = (cells.call, (self._team.new_cells(), function, args, kwargs), {})
         return self._do(ranks, call, name, given={name: function, "args": args, "kwargs": kwargs})
@@ -384,15 +385,17 @@ class Session:
         given: Mapping[str, object] = MappingProxyType({}),
     ) -> RankResults:
         """Have ranks do something; `given` are the user's values in it, by their names."""
-        self._check_open()
-        ranks = select(chosen, self.world_size)
+        with told_at_the_call():
+            self._check_open()
+            ranks = select(chosen, self.world_size)
         try:
             return self._team.do(ranks, calls, name, quiet=quiet)
         except UnpicklableError as error:
             found = error
-        for what, value in given.items():
-            travel.dump(value, what, self._team.by_reference)  # tells the path from there
-        raise found
+        with told_at_the_call():
+            for what, value in given.items():
+                travel.dump(value, what, self._team.by_reference)  # tells the path from there
+            raise found
 
     def _check_open(self) -> None:
         if self.closed:

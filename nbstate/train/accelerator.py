@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from nbstate.mistakes import told_at_the_call
 from nbstate.operations import send_to_device
 from nbstate.plugins import DataLoaderConfiguration, GradientAccumulationPlugin, adopt
 from nbstate.state import AcceleratorState, DistributedType, GradientState
@@ -122,22 +123,24 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         project_dir: str | Path | None = None,
         project_config: ProjectConfiguration | None = None,
     ) -> None:
-        handlers = Handlers.sorted(kwargs_handlers)
-        self.state = AcceleratorState(
-            mixed_precision=mixed_precision,
-            cpu=cpu,
-            fsdp_plugin=fsdp_plugin,
-            torch_tp_plugin=torch_tp_plugin,
-            deepspeed_plugin=deepspeed_plugin,
-            megatron_lm_plugin=megatron_lm_plugin,
-            parallelism_config=parallelism_config,
-            dynamo_plugin=dynamo_plugin,
-            **handlers.process_group,
-        )
-        self.gradient_state = GradientState(
-            _accumulation_plugin(gradient_accumulation_plugin, gradient_accumulation_steps)
-        )
-        self.dataloader_config = _data_config(dataloader_config, split_batches)
+        with told_at_the_call():
+            handlers = Handlers.sorted(kwargs_handlers)
+            self.state = AcceleratorState(
+                mixed_precision=mixed_precision,
+                cpu=cpu,
+                fsdp_plugin=fsdp_plugin,
+                torch_tp_plugin=torch_tp_plugin,
+                deepspeed_plugin=deepspeed_plugin,
+                megatron_lm_plugin=megatron_lm_plugin,
+                parallelism_config=parallelism_config,
+                dynamo_plugin=dynamo_plugin,
+                **handlers.process_group,
+            )
+            self.gradient_state = GradientState(
+                _accumulation_plugin(gradient_accumulation_plugin, gradient_accumulation_steps)
+            )
+            self.dataloader_config = _data_config(dataloader_config, split_batches)
+            self._init_tracking(log_with)
         self.device_placement = device_placement
         self.step_scheduler_with_optimizer = step_scheduler_with_optimizer
         self._accumulation = Accumulation(self.gradient_state)
@@ -148,7 +151,6 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         self._prepared: dict[int, tuple[Any, Any]] = {}
         self._triggered, self._stop_reason, self._stopped = False, None, {}
         self._init_checkpoints(project_dir, project_config)
-        self._init_tracking(log_with)
 
     def __repr__(self) -> str:
         kinds = ("models", "optimizers", "schedulers", "dataloaders")

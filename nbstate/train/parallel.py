@@ -183,8 +183,9 @@ def _mesh(state: AcceleratorState) -> DeviceMesh | None:
     sizes, plugin = state.parallelism_config, state.torch_tp_plugin
     if sizes is not None and sizes.cp_size > 1:
         raise NotImplementedError(
-            f"cp_size={sizes.cp_size}: prepare() does not cut sequences; use torch's own "
-            f"context parallelism on AcceleratorState().device_mesh"
+            f"cp_size={sizes.cp_size}: prepare() does not cut sequences; on GPUs use torch's "
+            f"context_parallel (torch.distributed.tensor.experimental) with the mesh of "
+            f"AcceleratorState().device_mesh['cp']; on CPUs torch has no attention for it"
         )
     if not state.use_distributed:
         return None

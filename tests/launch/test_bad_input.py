@@ -97,6 +97,8 @@ MISTAKES = {
     "launch(train, 1, num_processes=2, log_dir='/proc/logs')": "ValueError: log_dir='/proc/logs'",
     "Session(2, timeout=3)": "TypeError: timeout=3: a session has no such option",
     "Session(0)": "ValueError: num_processes=0",
+    "Accelerator('bf17')": "ValueError: mixed_precision='bf17'",
+    "GradientAccumulationPlugin(0)": "ValueError: GradientAccumulationPlugin: num_steps=0",
     "notebook_launcher(train, (lock,), 2, start_method='spawn')": (
         "UnpicklableError: args[0] cannot travel between processes (_thread.lock)"
     ),
@@ -112,6 +114,21 @@ def test_a_cell_shows_its_own_line_and_the_message_and_nothing_of_ours(shared_ke
     assert [line.lstrip("-> 0123456789") for line in arrows[1:]] == ["start()", call]
     assert shown.splitlines()[-1].startswith(MISTAKES[call])
     assert "nbstate/" not in shown
+
+
+def test_so_do_cells_that_ask_a_session_for_what_it_cannot_do(kernel):
+    kernel.run("import threading\nfrom nbstate import *\nsession = Session(2)")
+    calls = {
+        "session.push(lock=threading.Lock())": "lock cannot travel between processes",
+        "session.run(3)": "function=3: expected a function",
+        "session.cell('1', ranks=[5])": "rank 5 of 2: there are ranks 0 to 1",
+    }
+    for call, told in calls.items():
+        shown = kernel.run(call).error.traceback
+        assert f"----> 1 {call}" in shown
+        assert told in shown.splitlines()[-1]
+        assert "session.py" not in shown
+    kernel.run("session.close()")
 
 
 def test_an_error_of_the_users_own_function_is_shown_in_full(shared_kernel):

@@ -108,7 +108,8 @@ def _random_states() -> dict[str, Any]:
     if "numpy" in sys.modules:
         states["numpy"] = sys.modules["numpy"].random.get_state()
     if "torch" in sys.modules:
-        states["torch"] = sys.modules["torch"].get_rng_state()
+        # As bytes: a tensor on its way to another process would be moved to shared memory.
+        states["torch"] = bytes(sys.modules["torch"].get_rng_state().tolist())
     return states
 
 
@@ -120,4 +121,5 @@ def _set_random_states(states: Mapping[str, Any]) -> None:
     if "torch" in states:
         import torch
 
-        torch.set_rng_state(states["torch"])
+        state = torch.frombuffer(bytearray(states["torch"]), dtype=torch.uint8)
+        torch.set_rng_state(state)

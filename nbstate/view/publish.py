@@ -204,6 +204,8 @@ def this_place() -> Place:
     kernel = running_kernel()
     if kernel is None or type(sys.stdout).__module__ != "ipykernel.iostream":
         return Stream()
+    if kernel.iopub_thread is None:  # an engine of ipyparallel sends in another way
+        return Stream()
     return Cell(kernel)
 
 

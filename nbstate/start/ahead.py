@@ -1,8 +1,8 @@
-"""What every forked rank would import for itself, imported once by the kernel before the fork.
+"""What every rank would import for itself, imported once by what it is forked from.
 
 torch imports its compiler when the first optimizer or DDP model is made, whether anything is to be
 compiled or not. That takes one to two seconds of CPU time, in every rank of every launch, unless
-the kernel has it. Importing it wakes no device.
+the kernel, or the template of fresh ranks, has it. Importing it wakes no device.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from typing import Any
 
 from nbstate import baggage
 
-_COMPILER = "torch._dynamo"
+COMPILER = "torch._dynamo"
 _NEED_IT = ("torch.optim", "torch.nn.parallel", "torch.distributed.fsdp", "nbstate.train")
 _CALLED = {"optim", "DistributedDataParallel", "fully_shard", "Accelerator"}
 
 
 def load(function: Any) -> None:
-    """Import torch's compiler if the function looks as if it trains."""
-    if _COMPILER in sys.modules:
-        return
-    if any(_trains(name, value) for name, value in baggage.reads(function)):
-        importlib.import_module(_COMPILER)
+    """Import torch's compiler if it is needed."""
+    if needs_compiler(function):
+        importlib.import_module(COMPILER)
+
+
+def needs_compiler(function: Any) -> bool:
+    """Tell whether this process has torch's compiler, or the function looks as if it trains."""
+    if COMPILER in sys.modules:
+        return True
+    return any(_trains(name, value) for name, value in baggage.reads(function))
 
 
 def _trains(name: str, value: Any) -> bool:

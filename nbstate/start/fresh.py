@@ -23,6 +23,7 @@ from nbstate import memory, values
 from nbstate.baggage import parts_of_call
 from nbstate.rank import bootstrap
 from nbstate.rank.call import Call, Descriptor, Parcel, Surroundings
+from nbstate.start import ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,6 +68,10 @@ class Fresh:
         ]
         self.by_reference: dict[int, str] = {}
         self.surroundings = Surroundings.of_this_process()
+        which = "notebook_template" if self.surroundings.notebook else "template"
+        self._preloaded = [f"nbstate.start.{which}"]
+        if method == "forkserver" and ahead.needs_compiler(call.function):
+            self._preloaded.insert(0, ahead.COMPILER)
         # A rank's parent is the template, not the kernel, where there is a template.
         self.kernel_pid = os.getpid() if method == "spawn" else None
 
@@ -91,8 +96,7 @@ class Fresh:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if self._method == "forkserver":
             if _template_pid() is None:
-                which = "notebook_template" if self.surroundings.notebook else "template"
-                self._context.set_forkserver_preload([f"nbstate.start.{which}"])
+                self._context.set_forkserver_preload(self._preloaded)
             forkserver.ensure_running()
 
     def start(self, setup: Setup) -> BaseProcess:

@@ -172,14 +172,18 @@ def test_big_arguments_are_shared_and_writing_to_them_stays_private(cells):
 def test_a_kernel_that_used_its_accelerator_launches_without_a_restart(kernel):
     kernel.run(SETUP)
     cell = kernel.run("""
-        def train(): return PartialState().num_processes
+        import sys
+        def train():
+            ready = "torch._dynamo" in sys.modules    # a second of work, which no rank need do
+            torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+            return PartialState().num_processes, ready
         first = notebook_launcher(train, (), 2)
         torch.cuda.is_initialized = lambda: True          # stands for a cell that used the GPU
         second = notebook_launcher(train, (), 2)
         list(first), list(second)
     """)
     assert cell.error is None
-    assert cell.result == "([2, 2], [2, 2])"
+    assert cell.result == "([(2, True), (2, True)], [(2, True), (2, True)])"
     assert "no restart is needed" in cell.stdout
     refused = kernel.run("notebook_launcher(train, (), 2, start_method='fork')")
     assert refused.error.ename == "RuntimeError"

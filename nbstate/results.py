@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
@@ -54,5 +55,11 @@ class RankResults(Sequence[Any]):
     def _ipython_display_(self) -> Any:
         """Silence for a run that returned nothing; without it IPython shows the text."""
         if all(value is None for value in self._values):
-            return lambda: None
+            return _wipe_prompt
         raise AttributeError("_ipython_display_")
+
+
+def _wipe_prompt() -> None:
+    # Before it asks for anything to show, IPython in a terminal writes "Out[2]: ".
+    if sys.stdout.isatty():
+        sys.stdout.write("\r\x1b[K")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import IPython
 import nbclient
 import nbformat
 import pytest
 
+from nbstate.view.terminal import Screen
 from tests.kernels import FOREIGN_ENV, Kernel
 
 if TYPE_CHECKING:
@@ -43,14 +47,37 @@ results = notebook_launcher(train, num_processes=2)
 """
 
 
+def environment(cwd: Path) -> dict[str, str]:
+    mine = {k: v for k, v in os.environ.items() if not FOREIGN_ENV.match(k)}
+    return mine | {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(cwd / "ipython")}
+
+
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if not FOREIGN_ENV.match(k)}
-    env |= {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(cwd / "ipython")}
     found = subprocess.run(
-        [sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=cwd,
+        env=environment(cwd),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr
     return found
+
+
+def typed(command: Sequence[str], lines: Sequence[str], cwd: Path) -> str:
+    """Return what a terminal gets to see while a person types these lines."""
+    terminal, other_side = pty.openpty()
+    sides = dict.fromkeys(("stdin", "stdout", "stderr"), other_side)
+    shown = b""
+    with subprocess.Popen([sys.executable, *command], cwd=cwd, env=environment(cwd), **sides):
+        os.close(other_side)
+        os.write(terminal, "".join(f"{line}\n" for line in lines).encode())
+        with contextlib.suppress(OSError):  # so Linux says that the other side is closed
+            while piece := os.read(terminal, 65_536):
+                shown += piece
+    os.close(terminal)
+    return shown.decode()
 
 
 def executed(cells: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -73,6 +100,23 @@ def test_ipython_in_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(FUNCTION + LAUNCH)
     found = run("-m", "IPython", "--colors=NoColor", TITLE, "script.py", cwd=tmp_path)
     assert found.stdout.splitlines()[:3] == TEXT
+
+
+@pytest.mark.skipif(IPython.version_info < (8,), reason="its terminal shows any result as text")
+def test_a_person_in_a_terminal_sees_no_result_where_there_is_none(tmp_path: Path) -> None:
+    cells = [
+        "from nbstate import notebook_launcher",
+        "notebook_launcher(print, ('hello',), num_processes=2)",
+        "notebook_launcher(int, num_processes=2)",
+        "exit",
+    ]
+    command = ["-m", "IPython", "--no-banner", "--colors=NoColor", TITLE, "--simple-prompt"]
+    screen = Screen()
+    screen.feed(typed(command, cells, cwd=tmp_path))
+    text = "\n".join(line.text for line in screen.take_all())
+    assert "[0-1] hello" in text
+    assert "Out[3]: RankResults([0, 0])" in text
+    assert "Out[2]" not in text
 
 
 def test_a_notebook_run_without_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,11 @@ from nbstate.wire import Inspect, Inspected
 if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
-NAMES = ("PartialState", "AcceleratorState", "GradientState")
+HOMES = {
+    "PartialState": "nbstate.state.partial",
+    "AcceleratorState": "nbstate.state.accelerator",
+    "GradientState": "nbstate.state.gradient",
+}
 
 
 def install(channel: Channel) -> None:
@@ -20,12 +24,12 @@ def install(channel: Channel) -> None:
 
 def snapshot() -> dict[str, dict[str, str]]:
     """Return the facts of each state that there is; Accelerate's where a rank uses that one."""
-    ours: Any = sys.modules.get("nbstate.state")
     theirs: Any = sys.modules.get("accelerate.state")
     found = {}
-    for name in NAMES:
-        if ours is not None and getattr(ours, name).is_initialized():
-            found[name] = {label: str(value) for label, value in getattr(ours, name)()._lines()}
+    for name, home in HOMES.items():
+        ours: Any = getattr(sys.modules.get(home), name, None)  # looking loads nothing
+        if ours is not None and ours.is_initialized():
+            found[name] = {label: str(value) for label, value in ours()._lines()}
         elif theirs is not None and getattr(theirs, name)._shared_state:
             shared = getattr(theirs, name)._shared_state
             found[f"{name} (Accelerate)"] = {

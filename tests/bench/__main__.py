@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 
 from tests.bench import scenarios
-from tests.bench.session import session
+from tests.bench.session import inspector, session
 from tests.bench.table import render
 from tests.bench.train import training
 
-SCENARIOS = {**scenarios.SCENARIOS, "session": session, "training": training}
+SCENARIOS = {
+    **scenarios.SCENARIOS,
+    "session": session,
+    "inspector": inspector,
+    "training": training,
+}
 
 
 def main() -> None:

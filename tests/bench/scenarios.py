@@ -175,28 +175,6 @@ def idle(rounds: int, seconds: float = 5) -> Iterator[Row]:
     yield quantity("kernel CPU while 8 ranks are silent", 100 * used / seconds, 1, "%")
 
 
-def session(rounds: int) -> Iterator[Row]:
-    """Use ranks that stay: an empty call, and fresh forks of the kernel."""
-    with bench_kernel() as kernel:
-        run(kernel, "import ipyparallel, nbstate, torch\nballast = torch.ones(50_000_000)")
-        run(kernel, "cluster = ipyparallel.Cluster(n=2)")
-        run(kernel, "engines = cluster.start_and_connect_sync()[:]")
-        try:  # its processes outlive a kernel that fails
-            run(kernel, "session = nbstate.Session(2)")
-            contenders = {
-                "nbstate": "session.cell('pass')",
-                "ipyparallel": "engines.apply_sync(work.nothing)",
-            }
-            times = medians(kernel, contenders, 10 * rounds)
-        finally:
-            run(kernel, "cluster.stop_cluster_sync()")
-        yield ratio("an empty cell on 2 ranks that stay", times, "nbstate", "ipyparallel", 0.5)
-        contenders = {"nbstate": "session.refork()", "floor": "by_hand(work.nothing, 2)"}
-        times = medians(kernel, contenders, rounds)
-        yield ratio("2 ranks forked anew, 200 MB kernel", times, "nbstate", "floor", 1.5)
-        run(kernel, "session.close()")
-
-
 def imports(rounds: int) -> Iterator[Row]:
     """Import in a fresh process."""
     programs = {
@@ -249,7 +227,6 @@ SCENARIOS = {
         shared,
         error,
         ddp,
-        session,
         idle,
         imports,
     )

@@ -101,5 +101,5 @@ class Ending:
         deaf = {line: found for line, found in now.items() if found == before.get(line)}
         if after_failure or len(deaf) == len(at_work):
             for line, found in deaf.items():
-                line.deaf_in = found.name
+                line.deaf_in = found
                 line.signal(signal.SIGTERM)

@@ -19,6 +19,19 @@ def descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
+def started_by(pid: int) -> list[psutil.Process]:
+    """Return the descendants of a rank, but for the tracker of what it leaves in shared memory."""
+    ours = os.getpgrp()  # where `rank.parent` has put it, and nothing else
+    return [process for process in descendants(pid) if _group(process) != ours]
+
+
+def _group(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
 def kill(process: psutil.Process) -> None:
     """End a process at once. psutil makes sure that its number is not another's by now."""
     with contextlib.suppress(psutil.Error):

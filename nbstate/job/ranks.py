@@ -109,7 +109,7 @@ class Line:
         self.told_to_stop = False
         self._sent: set[int] = set()
         self.told_wrong = False
-        self.deaf_in = ""  # the collective in which it heard no interrupt
+        self.deaf_in: Collective | None = None  # where it heard no interrupt
         self.pulse: Pulse | None = None
         self._pulse_awaited = self._stacks_awaited = False
         self._cpu = 0.0
@@ -285,7 +285,7 @@ class Line:
         pid = self.rank.pid
         if pid is None or self.rank.gone:
             return
-        family = processes.descendants(pid)
+        family = processes.started_by(pid)
         self.signal(signal.SIGKILL)  # a fresh rank that has just begun leads no group yet
         self.kill_group()
         for child in family:

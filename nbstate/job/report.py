@@ -78,7 +78,7 @@ def _ended_without_word(job: Run, line: Line) -> RankFailure:
     why = job.start_method.why_ended(rank.exitcode, began=line.began)
     if line.ended_by_us and not line.began:
         message = "stopped before it began"
-    elif line.deaf_in:
+    elif line.deaf_in is not None:
         message = "lost its peer" if job.loop.reason == "failure" else "ended while it waited"
     elif line.ended_by_us:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
@@ -96,8 +96,8 @@ def _ended_without_word(job: Run, line: Line) -> RankFailure:
         error_file=rank.error_file,
         message=message,
         traceback=_last_stack(stack),
-        where=stack.where,
-        collective=line.deaf_in or stack.collective,
+        where=stack.where if line.deaf_in is None else line.deaf_in.where,
+        collective=stack.collective if line.deaf_in is None else line.deaf_in.name,
         secondary=line.ended_by_us,
         when=line.ended_at + job.nodes.clock,
         node=job.nodes.number,

@@ -99,6 +99,7 @@ def _begin(setup: Setup) -> None:
     parent.follow(setup.kernel_pid)
     _be_the_main_thread()
     parent.let_go(setup.not_ours)
+    parent.spare_the_tracker()
     capture.capture(setup.stdout, setup.stderr)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     faulthandler.enable(setup.stacks, all_threads=True)
@@ -245,6 +246,7 @@ def _leave() -> None:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
+    multiprocessing.util._run_finalizers()  # type: ignore[attr-defined] # of pools and semaphores
 
 
 def _lingering() -> tuple[str, ...]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING
+from multiprocessing import util
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -29,6 +31,37 @@ def follow(kernel_pid: int | None) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if kernel_pid not in (None, os.getppid()):  # it died before the line above could take effect
         os._exit(1)
+
+
+def spare_the_tracker() -> None:
+    """Have multiprocessing's resource tracker, if this process starts one, live on after it.
+
+    It removes the semaphores and shared memory that its process has left. It would be ended with
+    the rank's process group, or by the mark of the run, before it could.
+    """
+    start, group = util.spawnv_passfds, os.getpgid(os.getppid())
+
+    def spawnv_passfds(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        if not any("resource_tracker" in str(arg) for arg in args):
+            return int(start(path, args, passfds))
+        with _out_of_the_group(group):
+            return int(start(path, args, passfds))
+
+    util.spawnv_passfds = spawnv_passfds  # typed more loosely there
+
+
+@contextlib.contextmanager
+def _out_of_the_group(group: int) -> Iterator[None]:
+    ours = {name: text for name, text in os.environ.items() if name.startswith("NBSTATE_")}
+    for name in ours:
+        del os.environ[name]
+    with contextlib.suppress(PermissionError):  # the kernel is gone
+        os.setpgid(0, group)
+    try:
+        yield
+    finally:
+        os.setpgid(0, 0)
+        os.environ.update(ours)
 
 
 def let_go(descriptors: Sequence[int]) -> None:

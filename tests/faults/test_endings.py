@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.conftest import setup
+
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_rank_that_raises_comes_first_and_one_that_waits_for_it_has_lost_its_peer(
@@ -265,3 +267,29 @@ def test_ranks_that_wait_for_each_other_in_vain_are_not_waited_for(notebook):
     assert cell.error.ename == "RankTimeoutError"
     assert "rank 0: ended while it waited" in cell.error.evalue
     assert "in train: dist.broadcast(" in cell.error.evalue
+
+
+def test_what_a_forked_rank_leaves_in_shared_memory_is_removed(kernel):
+    """As at any process's end. Fresh ranks have the kernel's tracker, which waits for its end."""
+    kernel.run(setup("fork"))
+    cell = kernel.run("""
+        import multiprocessing
+        from multiprocessing.shared_memory import SharedMemory
+        def train(end):
+            memory = SharedMemory(create=True, size=1000)
+            lock = multiprocessing.get_context("spawn").Lock()
+            open(f"{end} {os.environ['RANK']}", "w").write(f"{memory.name} {lock._semlock.name}")
+            if end == "raises": raise ValueError("boom")
+            if end == "is killed": os.kill(os.getpid(), signal.SIGKILL)
+        def left(end, rank):
+            memory, lock = open(f"{end} {rank}").read().split()
+            return [n for n in (memory, "sem." + lock[1:]) if os.path.exists("/dev/shm/" + n)]
+        for end in ("returns", "raises", "is killed"):
+            try:
+                notebook_launcher(train, (end,), num_processes=1, isolate=True)
+            except RankError:
+                pass
+            while left(end, 0):         # in a moment: whoever removes it has to see its end first
+                time.sleep(0.01)
+    """)
+    assert cell.error is None

@@ -15,6 +15,7 @@ from nbstate.rank import bootstrap, cells
 from nbstate.session.dropped import end_when_dropped
 from nbstate.session.selection import select
 from nbstate.session.team import Team
+from nbstate.start import xla
 from nbstate.values import UnpicklableError
 
 if TYPE_CHECKING:
@@ -295,13 +296,18 @@ class Session:
         RankResults([0.5, 0.5])
         """
         self._check_open()
+        old = self._team
         self._dismiss("its session was given fresh ranks")
-        self._gather_team()  # what the old ranks held, memory of devices above all, is free now
+        if self.options.use_port is not None or xla.needed(self.options):
+            old.join()  # only one team at a time can have the port, or the TPU
+        try:
+            self._gather_team()  # while the old ranks leave
+        finally:
+            old.join()  # what they held, memory of devices above all, is free when this returns
 
     def _dismiss(self, why: str) -> None:
         self._unless_dropped.detach()
         self._team.leave(why)
-        self._team.join()
 
     def interrupt(self) -> None:
         """Interrupt what the ranks are doing; they stay.
@@ -326,6 +332,7 @@ class Session:
             self._closed = True
             _open.remove(weakref.ref(self))
             self._dismiss("its session was closed")
+            self._team.join()
 
     def __enter__(self) -> Self:
         return self

@@ -132,9 +132,11 @@ class Team:
             self.job.kill()
 
     def join(self) -> None:
-        """Wait until the ranks are gone."""
+        """Wait until the ranks are gone, and tell what was found then."""
         self.job.join()
         self.job.on_failure = None
+        while self.job.notes:
+            self.stage.tell(self.job.notes.pop(0))
         self.stage.close()
 
     def _answered(self, rank: Rank, message: TaskDone) -> None:

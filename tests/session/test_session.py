@@ -117,6 +117,54 @@ def test_refork_starts_from_the_kernel_as_it_is_now(kernel):
     kernel.run("session.close()")
 
 
+def test_refork_again_and_again_leaves_nothing_behind(kernel):
+    kernel.run(SETUP)
+    cell = kernel.run("""
+        import psutil
+        def counted():
+            kernel = psutil.Process()
+            return kernel.num_fds(), kernel.num_threads(), len(kernel.children())
+        session.refork()
+        before = counted()
+        for turn in range(8):
+            session.cell("state = PartialState(); dist.barrier()")
+            session.refork()
+            assert list(session["turn"]) == [turn, turn]
+        after = counted()
+        print("same" if after == before else (before, after))
+    """)
+    assert cell.stdout == "same\n", cell.error
+    kernel.run("session.close()")
+
+
+def test_what_old_ranks_left_running_is_told(kernel):
+    kernel.run(SETUP)
+    cell = kernel.run("""
+        with Session(1, grace=0.2) as other:
+            other.cell("threading.Thread(target=time.sleep, args=(600,), name='mine').start()")
+            other.refork()
+    """)
+    assert "left running after it returned" in cell.stdout, cell.error
+    kernel.run("session.close()")
+
+
+def test_a_session_with_a_port_of_its_own_keeps_it(kernel):
+    kernel.run(SETUP)
+    cell = kernel.run("""
+        import socket
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with Session(2, use_port=port) as other:
+            ports = other["os.environ['MASTER_PORT']"]
+            other.refork()
+            print(set(ports) | set(other["os.environ['MASTER_PORT']"]) == {str(port)})
+            other.cell("state = PartialState(); dist.barrier()")
+    """)
+    assert cell.stdout == "True\n", cell.error
+    kernel.run("session.close()")
+
+
 def test_a_session_closes_and_says_so(kernel):
     cell = kernel.run("""
         from nbstate import Session

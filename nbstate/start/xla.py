@@ -1,8 +1,10 @@
 """Ranks on a TPU, or on what else torch_xla drives.
 
 A rank is a process like any other, with the capture, interrupts and failures of every launch. In it
-torch_xla sets itself up as in a process of its own `spawn`, which would run the function in a
-worker thread of a pool: no signals reach it there, and a pool keeps neither output nor causes.
+torch_xla sets itself up as in a process of its own `spawn`, and as other launchers have it do.
+`spawn` itself serves no notebook: it returns nothing, runs a single process in the kernel, which
+then keeps the TPU, and others in worker threads of a pool, where no interrupt reaches the function
+and its output and causes are lost.
 
 The kernel never opens the runtime: a TPU lets one process in, for as long as that process lives.
 """
@@ -73,3 +75,5 @@ def set_up() -> None:
         pjrt.initialize_singleprocess()
     else:
         pjrt.initialize_multiprocess(rank, size)
+        # Kept from now on: torch.compile then sees constants in them.
+        importlib.import_module("torch_xla.runtime")._init_world_size_ordinal()

@@ -53,6 +53,9 @@ def world_size():
 
 def addressable_device_count():
     return 1
+
+def _init_world_size_ordinal():
+    torch_xla.note(f"ordinal {global_ordinal()} of {world_size()}")
 """,
     "core/__init__.py": "",
     "core/xla_model.py": "",

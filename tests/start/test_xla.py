@@ -48,6 +48,7 @@ def test_without_a_number_all_cores_are_used_and_the_kernel_opens_nothing(tpu, f
     assert sorted(what for _, what in calls if what.startswith("initialize")) == [
         f"initialize_multiprocess {rank} 4" for rank in range(4)
     ]
+    assert {what for _, what in calls} >= {f"ordinal {rank} of 4" for rank in range(4)}
     assert result(tpu.run("devices.woken(), os.environ.get('PJRT_LOCAL_PROCESS_RANK')")) == (
         None,
         None,

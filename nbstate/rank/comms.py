@@ -14,7 +14,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from nbstate.environment import running_kernel
+from nbstate.environment import running_kernel, running_shell
 from nbstate.rank import capture, outputs
 from nbstate.rank.display import as_json
 from nbstate.wire import CommMessage
@@ -39,8 +39,10 @@ def install(channel: Channel, *, forked: bool) -> None:
     comms = RankComms(channel)
     if forked:
         _take_over_ipykernels(comms)
-    elif importlib.util.find_spec("comm") is not None:  # without it, widgets need a kernel
+    elif importlib.util.find_spec("comm") is not None:
         _provide_own(comms)
+    else:
+        _provide_old(comms)
     channel.handlers[CommMessage] = comms.take
 
 
@@ -68,6 +70,38 @@ def _provide_own(comms: RankComms) -> None:
             comms.publish(self, msg_type, *args, **kwargs)
 
     comm.create_comm = RankComm
+
+
+def _provide_old(comms: RankComms) -> None:
+    # Before the package comm, a widget's comm was ipykernel's, and wanted a kernel.
+    from ipykernel.comm import Comm
+
+    old: Any = Comm
+    running_shell().kernel = old.kernel = _NoKernel()
+
+    def publish(comm: Any, kind: str, *args: Any, **kwargs: Any) -> None:
+        comms.publish(comm, kind, *args, **kwargs)
+
+    old._publish_msg = publish
+
+
+class _NoKernel:
+    """What ipywidgets 7 and the comms of ipykernel 6.17 want of a kernel, where there is none."""
+
+    shell = None
+
+    def __init__(self) -> None:
+        self.comm_manager = self
+        self.comms: dict[str, Any] = {}
+
+    def register_comm(self, comm: Any) -> None:
+        self.comms[comm.comm_id] = comm
+
+    def unregister_comm(self, comm: Any) -> None:
+        self.comms.pop(comm.comm_id)
+
+    def register_target(self, *_: Any) -> None:
+        """No page opens a comm here."""
 
 
 class RankComms:

@@ -35,8 +35,7 @@ def prepare_template() -> None:
     """Make in the template, once, what fresh ranks of a notebook would each make for themselves."""
     _make_shell()
     importlib.import_module("nbstate.rank.comms")
-    if importlib.util.find_spec("comm") is not None:
-        importlib.import_module("comm")
+    importlib.import_module("comm" if importlib.util.find_spec("comm") else "ipykernel.comm")
 
 
 def install(channel: Channel, marks: int, surroundings: Surroundings | None) -> None:
@@ -78,10 +77,9 @@ def _make_shell() -> Any:
 
     config = Config()
     config.HistoryManager.enabled = False
-    if importlib.util.find_spec("comm") is not None:
-        config.IPKernelApp = Config()  # and for this, where they would use widgets
-        for name in ("tqdm.auto", "tqdm.autonotebook"):
-            sys.modules.pop(name, None)  # torch has imported them, when nothing said so
+    config.IPKernelApp = Config()  # and for this, where they would use widgets
+    for name in ("tqdm.auto", "tqdm.autonotebook"):
+        sys.modules.pop(name, None)  # torch has imported them, when nothing said so
     shell = ZMQInteractiveShell.instance(config=config, user_module=sys.modules["__main__"])
     builtins.get_ipython = shell.get_ipython  # type: ignore[attr-defined] # as while a cell runs
     _use_the_notebooks_debugger()

@@ -27,16 +27,10 @@ from nbstate import launch, notebook_launcher
 """
 
 
-def skip_where_widgets_need_a_kernel(start_method: str) -> None:
-    if start_method != "fork":
-        pytest.importorskip("comm", reason="before it, a widget needed a kernel in its own process")
-
-
 @pytest.fixture(scope="module", params=STARTS)
 def watched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Kernel]:
-    skip_where_widgets_need_a_kernel(request.param)
     with Kernel(tmp_path_factory.mktemp("kernel"), allow_stdin=True) as kernel:
         kernel.run(SETUP + launching(request.param))
         yield kernel
@@ -221,7 +215,6 @@ def test_a_widget_of_the_kernel_can_be_moved_by_a_rank(watched: Kernel) -> None:
 def test_a_headless_run_tells_the_last_state_of_a_bar(
     shared_kernel: Kernel, start_method: str
 ) -> None:
-    skip_where_widgets_need_a_kernel(start_method)
     shared_kernel.run(SETUP)
     cell = shared_kernel.run(f"""
         from tqdm.notebook import tqdm

@@ -25,7 +25,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
-from nbstate.rank import capture, compiler, failure, front, parent, pulse, states, timing, trace
+from nbstate.rank import (
+    capture,
+    compiler,
+    failure,
+    front,
+    groups,
+    parent,
+    pulse,
+    states,
+    timing,
+    trace,
+)
 from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
@@ -138,6 +149,7 @@ def _reset_signals() -> None:
 
 
 def _reset_states() -> None:
+    groups.leave_the_kernels()
     if "nbstate.state" in sys.modules:
         sys.modules["nbstate.state"].reset_all("a rank was forked")
 

@@ -19,6 +19,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_kernels: list[Any] = []
+"""Groups of the kernel: never taken apart here, for their threads are not in this process."""
+
+
+def leave_the_kernels() -> None:
+    """A forked rank belongs to no group that the kernel is in: that process is another."""
+    if _default_group() is None:
+        return
+    c10d = _c10d()
+    world = c10d._world
+    _kernels.extend(world.pg_map)
+    c10d._update_default_pg(None)
+    for name in (
+        *("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config"),
+        *("pg_to_tag", "tags_to_pg", "pg_coalesce_state"),
+    ):
+        getattr(world, name).clear()
+    c10d._unregister_all_process_groups()
+    world.group_count = 0
+
+
 def cut(sockets: Iterable[tuple[int, int]]) -> None:
     """Shut down the sockets that still lead to the ports that they led to.
 

@@ -124,6 +124,21 @@ def test_processes_of_jupyter_distributed_train_together():
     ]
 
 
+def test_ranks_are_in_no_group_that_their_kernel_is_in(kernel):
+    cell = kernel.run("""
+        import nbstate, torch, torch.distributed as dist
+        def total():
+            nbstate.PartialState()
+            dist.all_reduce(mine := torch.ones(1))
+            return mine.item()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        print(list(nbstate.notebook_launcher(total, num_processes=2, view="silent")), total())
+        with nbstate.Session(2) as session:
+            print(list(session.run(total)))
+    """)
+    assert cell.stdout == "[2.0, 2.0] 1.0\n[2.0, 2.0]\n", cell.error
+
+
 def test_a_rank_opens_no_session(two):
     cell = two.run("%%ranks 0\nnbstate.Session(2)")
     assert "this is rank 0 of 2 of a run: a rank cannot launch ranks" in cell.error.evalue

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.driver import Browser, Page, Server
+from tests.view.starts import STARTS, launching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,12 +136,15 @@ notebook_launcher(train, num_processes=2)
     assert "lines before these only in /" in page.text(1)
 
 
+@pytest.mark.parametrize("start_method", STARTS)
 def test_drawings_stand_in_their_pane_and_change_in_place(
-    notebook: MakeNotebook, setup: str, gate: Path
+    notebook: MakeNotebook, setup: str, gate: Path, start_method: str
 ) -> None:
     page = notebook(
         [
-            setup + "from IPython.display import HTML, display\nimport matplotlib.pyplot as plt",
+            setup
+            + launching(start_method)
+            + "from IPython.display import HTML, display\nimport matplotlib.pyplot as plt",
             """
 def train():
     rank = os.environ["RANK"]
@@ -215,10 +219,13 @@ losses = notebook_launcher(train, (12,), num_processes=2)
     assert page.output(1).locator("img").count() == 2
 
 
-def test_widgets_are_live_both_ways(notebook: MakeNotebook, setup: str) -> None:
+@pytest.mark.parametrize("start_method", STARTS)
+def test_widgets_are_live_both_ways(notebook: MakeNotebook, setup: str, start_method: str) -> None:
     page = notebook(
         [
-            setup + "import ipywidgets as widgets\nfrom IPython.display import display\n"
+            setup
+            + launching(start_method)
+            + "import ipywidgets as widgets\nfrom IPython.display import display\n"
             "from tqdm.auto import tqdm",
             """
 def train():

@@ -76,6 +76,16 @@ def test_a_read_larger_than_what_is_kept_leaves_its_end(output: RankOutput) -> N
     assert output.whole() == (line * count).decode()
 
 
+def test_a_line_after_a_read_as_large_as_what_is_kept_drops_little_of_it(
+    output: RankOutput,
+) -> None:
+    output.feed("stdout", b"y" * (KEPT_CHARACTERS - 1) + b"\n")
+    output.feed("stdout", b"after\n")
+    kept = output.tail()
+    assert kept.endswith("y\nafter\n")
+    assert len(kept) > 0.9 * KEPT_CHARACTERS
+
+
 def test_every_reader_is_told_what_it_missed(output: RankOutput) -> None:
     output.feed("stdout", b"first\n")
     early = output.read(Cursor()).cursor

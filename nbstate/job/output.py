@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT_CHARACTERS = 256 * 1024
+PIECE_CHARACTERS = 16 * 1024
 KEPT_ENTRIES = 4096
 KEPT_DRAWINGS = 20
 
@@ -227,11 +228,12 @@ class RankOutput:
     def _keep_text(self, stream: str, text: str) -> None:
         cut = max(0, len(text) - KEPT_CHARACTERS)
         self.lines += text.count("\n", 0, cut)
-        text = text[cut:]
-        if text:
-            self._characters += len(text)
-            self._append(Text(stream, text))
-            self.lines += text.count("\n")
+        # In pieces: what is dropped to make room is little more than the room that is needed.
+        for start in range(cut, len(text), PIECE_CHARACTERS):
+            piece = text[start : start + PIECE_CHARACTERS]
+            self._characters += len(piece)
+            self._append(Text(stream, piece))
+            self.lines += piece.count("\n")
 
     def _update(self, message: Display) -> None:
         display_id = message.transient.get("display_id")

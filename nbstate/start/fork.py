@@ -14,13 +14,11 @@ import contextlib
 import gc
 import os
 import warnings
-from multiprocessing import popen_fork
-from multiprocessing.context import ForkProcess
 from typing import TYPE_CHECKING
 
 from nbstate import values
 from nbstate.rank import bootstrap, front
-from nbstate.start import ahead
+from nbstate.start import ahead, popen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,24 +26,6 @@ if TYPE_CHECKING:
 
     from nbstate.rank.bootstrap import Setup
     from nbstate.rank.call import Call
-
-
-class _ForkOnly(popen_fork.Popen):
-    """multiprocessing's fork without its first step, which flushes the kernel's streams.
-
-    The caller has done that. From a new thread ipykernel would open a socket for it.
-    """
-
-    def __init__(self, process: BaseProcess) -> None:
-        self.returncode = None
-        self.finalizer = None
-        self._launch(process)  # type: ignore[attr-defined] # its name in every version
-
-
-class _RankProcess(ForkProcess):
-    @staticmethod
-    def _Popen(process_obj: BaseProcess) -> popen_fork.Popen:  # noqa: N802 - its name there
-        return _ForkOnly(process_obj)
 
 
 class Fork:
@@ -74,7 +54,7 @@ class Fork:
 
     def start(self, setup: Setup) -> BaseProcess:
         """Fork one rank. It leads a process group of its own by the time this returns."""
-        process = _RankProcess(
+        process = popen.Forked(
             target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
         )
         with _no_fork_warning():

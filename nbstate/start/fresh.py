@@ -23,7 +23,7 @@ from nbstate import memory, values
 from nbstate.baggage import parts_of_call
 from nbstate.rank import bootstrap
 from nbstate.rank.call import Call, Descriptor, Parcel, Surroundings
-from nbstate.start import ahead
+from nbstate.start import ahead, popen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,8 @@ class Fresh:
         ConnectionError
             The template is gone.
         """
-        process: BaseProcess = self._context.Process(  # type: ignore[attr-defined] # base context
+        kind = popen.FromTemplate if self._method == "forkserver" else popen.Spawned
+        process: BaseProcess = kind(
             target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
         )
         try:

@@ -75,6 +75,8 @@ _OFFLOAD = (None, "none", "cpu", "nvme")
 class DeepSpeedPlugin(Plugin):
     """Settings of DeepSpeed, given here or as a whole configuration.
 
+    Its engine takes the steps, so an incomplete last window is not rescaled.
+
     Parameters
     ----------
     hf_ds_config : dict, str or Path, optional
@@ -83,7 +85,7 @@ class DeepSpeedPlugin(Plugin):
     gradient_accumulation_steps : int
         Batches before a step.
     gradient_clipping : float, optional
-        The norm that gradients are clipped to.
+        The norm that gradients are clipped to; None clips nothing.
     zero_stage : int
         0 to 3: what is sharded (nothing, optimizer state, gradients, parameters).
     offload_optimizer_device, offload_param_device : {'none', 'cpu', 'nvme'}, optional
@@ -156,10 +158,11 @@ class DeepSpeedPlugin(Plugin):
             "train_batch_size": "auto",
             "train_micro_batch_size_per_gpu": "auto",
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            # Where nothing is said DeepSpeed clips to 1, and refuses optimizers it does not know.
+            "gradient_clipping": self.gradient_clipping or 0.0,
+            "zero_allow_untested_optimizer": True,
             "zero_optimization": zero,
         }
-        if self.gradient_clipping is not None:
-            config["gradient_clipping"] = self.gradient_clipping
         return config | self._given_config()
 
     def _given_config(self) -> dict[str, Any]:

@@ -136,8 +136,11 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
                 dynamo_plugin=dynamo_plugin,
                 **handlers.process_group,
             )
+            engine, steps = self.state.deepspeed_plugin, gradient_accumulation_steps
+            if engine is not None and steps == 1:
+                steps = engine.gradient_accumulation_steps
             self.gradient_state = GradientState(
-                _accumulation_plugin(gradient_accumulation_plugin, gradient_accumulation_steps)
+                _accumulation_plugin(gradient_accumulation_plugin, steps)
             )
             self.dataloader_config = _data_config(dataloader_config, split_batches)
             self._init_tracking(log_with)
@@ -239,12 +242,11 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         return AcceleratedOptimizer(optimizer, self._accumulation, self.scaler)
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> AcceleratedScheduler:
-        followed = [
-            each for each in self._optimizers if scheduler.optimizer in (each, each.optimizer)
-        ]
+        optimizers = self._optimizers or self._all(EngineDriven)
+        followed = [each for each in optimizers if scheduler.optimizer in (each, each.optimizer)]
         return AcceleratedScheduler(
             scheduler,
-            followed or self._optimizers,
+            followed or optimizers,
             self._accumulation,
             step_with_optimizer=self.step_scheduler_with_optimizer,
         )
@@ -254,27 +256,25 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         assert plugin is not None
         models = [each for each in args if isinstance(each, nn.Module)]
         optimizers = [each for each in args if isinstance(each, torch.optim.Optimizer)]
-        schedulers = [each for each in args if isinstance(each, LRScheduler)]
         loaders = [each for each in args if isinstance(each, DataLoader)]
         if not models and not optimizers:
             return  # further data, say
-        if len(models) != 1 or len(optimizers) > 1 or len(schedulers) > 1:
+        if len(models) != 1 or len(optimizers) > 1:
             raise ValueError(
-                f"DeepSpeed trains one model with one optimizer and scheduler, and was given "
-                f"{len(models)}, {len(optimizers)} and {len(schedulers)}"
+                f"DeepSpeed trains one model with one optimizer, and was given {len(models)} and "
+                f"{len(optimizers)}"
             )
-        made = initialize_deepspeed(
+        engine, driven = initialize_deepspeed(
             plugin,
-            models[0],
+            self._precision.wrap(models[0]),
             next(iter(optimizers), None),
-            next(iter(schedulers), None),
             next((each.batch_size for each in loaders), None),
             self.num_processes,
+            self.gradient_accumulation_steps,
         )
-        given: list[list[Any]] = [models, optimizers, schedulers]
-        for things, prepared in zip(given, made, strict=True):
-            for thing in things:
-                self._remember(thing, prepared if things is models else EngineDriven(prepared))
+        self._remember(models[0], engine)
+        for optimizer in optimizers:
+            self._remember(optimizer, EngineDriven(optimizer, driven, engine))
 
 
 def _accumulation_plugin(given: Any, steps: int) -> GradientAccumulationPlugin:

@@ -21,11 +21,14 @@ def initialize_deepspeed(
     plugin: DeepSpeedPlugin,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    scheduler: Any,
     batch_size: int | None,
     num_processes: int,
-) -> tuple[Any, Any, Any]:
-    """DeepSpeed's engine for a model, with its optimizer and scheduler.
+    window: int,
+) -> tuple[Any, Any]:
+    """DeepSpeed's engine for a model, with its optimizer; `window` batches make a step.
+
+    Schedulers stay with the loop: the engine would take one step of theirs for each of its own,
+    however many ranks there are.
 
     ``"auto"`` in the configuration's batch sizes is filled in from the prepared dataloader.
 
@@ -46,26 +49,36 @@ def initialize_deepspeed(
                 "model, or set 'train_micro_batch_size_per_gpu' in the configuration"
             )
         micro = config["train_micro_batch_size_per_gpu"] = batch_size
+    config["gradient_accumulation_steps"] = window
     if config.get("train_batch_size", "auto") == "auto":
-        config["train_batch_size"] = micro * num_processes * plugin.gradient_accumulation_steps
-    engine, optimizer, _, scheduler = deepspeed.initialize(
-        model=model, optimizer=optimizer, lr_scheduler=scheduler, config=config
-    )
-    return engine, optimizer, scheduler
+        config["train_batch_size"] = micro * num_processes * window
+    engine, driven, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    return engine, driven
 
 
 def drive(engine: Any, loss: torch.Tensor, *, ends_window: bool, **kwargs: Any) -> None:
     """The backward pass and, at the end of a window, the step: DeepSpeed's engine does both."""
     engine.set_gradient_accumulation_boundary(is_boundary=ends_window)
-    engine.backward(loss, **kwargs)
+    engine.backward(loss, scale_wrt_gas=False, **kwargs)  # the loss is divided already
     engine.step()
 
 
 class EngineDriven:
-    """An optimizer or scheduler that DeepSpeed's engine steps; the loop's own calls do nothing."""
+    """An optimizer that DeepSpeed's engine steps; the loop's own calls do nothing.
 
-    def __init__(self, driven: Any) -> None:
-        self.driven = driven
+    Attributes
+    ----------
+    optimizer : torch.optim.Optimizer
+        The one that was given.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, driven: Any, engine: Any) -> None:
+        self.optimizer, self._driven, self._engine = optimizer, driven, engine
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the engine left its last step out, because gradients overflowed."""
+        return not self._engine.was_step_applied()
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the engine has stepped in the backward pass."""
@@ -74,9 +87,9 @@ class EngineDriven:
         """Do nothing: the engine forgets gradients after its step."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "driven":  # not there yet, while this is unpickled
+        if name == "_driven":  # not there yet, while this is unpickled
             raise AttributeError(name)
-        return getattr(self.driven, name)
+        return getattr(self._driven, name)
 
 
 def initialize_megatron(state: AcceleratorState, model: torch.nn.Module) -> Any:

@@ -119,11 +119,11 @@ class Loop(Core):
         --------
         >>> accelerator.backward(model(batch).mean())
         """
+        if self.gradient_state.num_steps > 1:
+            loss = loss / self.gradient_state.num_steps
         if self.state.distributed_type is DistributedType.DEEPSPEED:
             drive(self._models[0], loss, ends_window=self.gradient_state.sync_gradients, **kwargs)
             return
-        if self.gradient_state.num_steps > 1:
-            loss = loss / self.gradient_state.num_steps
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
@@ -252,7 +252,8 @@ class Loop(Core):
         >>> type(accelerator.unwrap_model(model)).__name__
         'Linear'
         """
-        inner = parallel.unwrap(model)
+        given, _ = self._prepared.get(id(model), (model, model))
+        inner = parallel.unwrap(given)
         return inner if keep_fp32_wrapper else precision.unwrap(inner)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:

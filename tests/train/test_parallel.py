@@ -233,7 +233,8 @@ class Engine(nn.Module):
     def set_gradient_accumulation_boundary(self, is_boundary):
         self.ends_window = is_boundary
 
-    def backward(self, loss):
+    def backward(self, loss, scale_wrt_gas):
+        assert not scale_wrt_gas
         loss.backward()
 
     def step(self):
@@ -245,10 +246,10 @@ class Engine(nn.Module):
 def test_a_model_is_handed_to_deepspeed_with_its_configuration(monkeypatch):
     given, steps = {}, []
 
-    def initialize(model, optimizer, lr_scheduler, config):
+    def initialize(model, optimizer, config):
         given.update(config)
         optimizer.register_step_post_hook(lambda *_: steps.append(len(seen)))
-        return Engine(model, optimizer), optimizer, None, lr_scheduler
+        return Engine(model, optimizer), optimizer, None, None
 
     package = types.ModuleType("deepspeed")
     package.initialize = initialize

@@ -13,12 +13,12 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nbstate import memory
 from nbstate.job import processes
 from nbstate.view import charts
-from nbstate.view.publish import fresh_id, this_place
+from nbstate.view.publish import Cell, fresh_id, this_place
 from nbstate.view.table import aligned
 from nbstate.wire import Inspect, Inspected
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 EVERY = 0.5
 """Seconds between two looks."""
 ANSWER_WITHIN = 1.0
-"""Seconds that ranks get for the first answer, so that the first table is whole."""
+"""Seconds that ranks get to answer before a table is shown, so that it is whole."""
+
+_known: weakref.WeakValueDictionary[int, Inspector] = weakref.WeakValueDictionary()
+"""By the number of what is looked at: two tables of the same would ask the ranks twice as often."""
 
 _CELL = 'style="text-align:left;padding:2px 8px"'
 _ODD = 'style="text-align:left;padding:2px 8px;font-weight:bold;background:rgba(255,200,0,.25)"'
@@ -67,11 +70,15 @@ def inspect(ranks: Job | Session) -> Inspector:
 
     if not isinstance(ranks, (Job, Session)):
         raise TypeError(f"inspect({ranks!r}): expected a job or a session")
-    return Inspector(ranks.job, ranks) if isinstance(ranks, Session) else Inspector(ranks)
+    found = _known.get(id(ranks))
+    if found is None or not found.is_of(ranks):
+        job, session = (ranks.job, ranks) if isinstance(ranks, Session) else (ranks, None)
+        found = _known[id(ranks)] = Inspector(job, session)
+    return found
 
 
 class Inspector:
-    """The table; made by `inspect`."""
+    """The table, in all cells that show it; made by `inspect`, once for a job or session."""
 
     def __init__(self, job: Job, session: Session | None = None) -> None:
         self._job = job
@@ -80,35 +87,45 @@ class Inspector:
         self._states: dict[int, dict[str, dict[str, str]]] = {}
         self._heard = threading.Event()
         self._listens_to: Job | None = None
-        self._look()
-        if not self._over:
-            self._heard.wait(ANSWER_WITHIN)
+        self._places: list[tuple[Cell, str]] = []
+        self._showing = threading.Lock()
+        self._is_live = False
+        self._awaited: set[int] = set()
+
+    def is_of(self, ranks: Job | Session) -> bool:
+        """Tell whether it looks at these ranks."""
+        return ranks is (self._job if self._session is None else self._session())
 
     def __repr__(self) -> str:
-        self._look()
+        self._look_well()
         return self._text()
 
     def _ipython_display_(self) -> None:
-        place = this_place()
-        display_id = fresh_id()
+        place, display_id = this_place(), fresh_id()
+        self._look_well()
         place.show(self._bundle(), display_id)
-        if place.draws and not self._over:
-            context = contextvars.copy_context()
-            threading.Thread(
-                target=context.run,
-                args=(self._live, place, display_id),
-                name="nbstate-inspector",
-                daemon=True,
-            ).start()
+        if not isinstance(place, Cell) or self._over:
+            return
+        with self._showing:
+            # A cell that is run again has lost what it showed before.
+            others = [shown for shown in self._places if not shown[0].is_same_cell(place)]
+            self._places = [*others, (place, display_id)]
+            if not self._is_live:
+                self._is_live = True
+                context = contextvars.copy_context()
+                threading.Thread(
+                    target=context.run, args=(self._live,), name="nbstate-inspector", daemon=True
+                ).start()
 
-    def _live(self, place: Any, display_id: str) -> None:
+    def _live(self) -> None:
         shown: Bundle = {}
         while True:
             over = self._over
             self._look()
             bundle = self._bundle()
             if bundle != shown:
-                place.show(bundle, display_id, update=True)
+                for place, display_id in tuple(self._places):
+                    place.show(bundle, display_id, update=True)
                 shown = bundle
             if over:
                 return
@@ -124,6 +141,12 @@ class Inspector:
     def _of_session(self) -> Session | None:
         return None if self._session is None else self._session()
 
+    def _look_well(self) -> None:
+        """Look, and wait a while for what the ranks answer."""
+        self._look()
+        if not self._over:
+            self._heard.wait(ANSWER_WITHIN)
+
     def _look(self) -> None:
         session = self._of_session()
         job = self._job = self._job if session is None else session.job
@@ -132,14 +155,18 @@ class Inspector:
             self._rows = {rank.index: Watched(rank) for rank in job.ranks}
             self._states = {}
             job.handlers[Inspected] = self._take
+        asked = [r.rank for r in self._rows.values() if r.rank.alive and r.rank.state != "done"]
+        self._awaited = {rank.index for rank in asked}
+        (self._heard.clear if asked else self._heard.set)()
+        for rank in asked:
+            job.tell(rank.index, Inspect())
         for row in self._rows.values():
             row.look()
-            if row.rank.alive and row.rank.state != "done":
-                job.tell(row.rank.index, Inspect())
 
     def _take(self, rank: Rank, message: Inspected) -> None:
         self._states[rank.index] = message.states
-        if len(self._states) == len(self._rows):
+        self._awaited.discard(rank.index)
+        if not self._awaited:
             self._heard.set()
 
     # -- the table

@@ -98,6 +98,11 @@ class Cell:
         self._asker = kernel._parent_ident["shell"]
         self.watched = answers_questions(kernel)
 
+    def is_same_cell(self, other: Cell) -> bool:
+        """Tell whether the notebook says that both are one cell, run twice."""
+        mine, theirs = (place._own.get("metadata", {}).get("cellId") for place in (self, other))
+        return mine is not None and mine == theirs
+
     @property
     def _parent(self) -> Bundle:
         """The request that messages belong to."""

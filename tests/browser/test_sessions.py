@@ -140,9 +140,13 @@ for step in range(5):
 wait_for_gate()
 """,
             "session.close()",
+            "len(nbstate.inspect(session)._places)",
         ]
     )
     page.finish(1)
+    page.finish(1)  # once more: what it showed before is gone
+    page.finish(4)
+    assert page.text(4).split()[-1] == "1"
     assert columns(page, 1)["doing"] == ["idle", "idle"]
 
     def shown(name: str) -> Any:

@@ -48,6 +48,22 @@ def test_it_is_live_and_stays_when_the_ranks_are_gone(kernel):
     assert "0.25" in shown["text/plain"]
 
 
+def test_several_cells_that_show_it_ask_the_ranks_once(kernel):
+    kernel.run("import nbstate\nsession = nbstate.Session(2)")
+    cells = [kernel.run("nbstate.inspect(session)") for _ in range(2)]
+    assert kernel.run("nbstate.inspect(session) is nbstate.inspect(session)").result == "True"
+    assert (
+        kernel.eval(
+            "sum(t.name == 'nbstate-inspector' for t in __import__('threading')._active.values())"
+        )
+        == 1
+    )
+    kernel.run("session.cell('nbstate.log(loss=0.125)'); session.close()")
+    for cell in cells:
+        (shown,) = cell.displays
+        kernel.read_until(lambda shown=shown: "0.125" in shown["text/plain"])
+
+
 def test_accelerates_own_states_are_shown_where_a_rank_uses_them(kernel):
     cell = kernel.run("""
         import nbstate

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from nbstate.plugins import adopt
+from nbstate.state import DistributedType
 from nbstate.train import storage
 from nbstate.train.core import Core
 from nbstate.train.project import ProjectConfiguration
@@ -92,6 +93,7 @@ class Checkpoints(Core):
         >>> accelerator.save_state("after_warm_up").name
         'after_warm_up'
         """
+        self._refuse_engines()
         final = self._agree(lambda: self._next_place(output_dir))
         partial = self._agree(lambda: storage.begin(final))
         optimizers = self._weights().save(partial)
@@ -131,6 +133,7 @@ class Checkpoints(Core):
         >>> accelerator.load_state("best") == path
         True
         """
+        self._refuse_engines()
         source = self._agree(lambda: self._complete(input_dir))
         self._check(json.loads((source / storage.MANIFEST).read_text()), source)
         # Schedulers and registered objects may hold anything: a checkpoint is trusted like code.
@@ -167,6 +170,13 @@ class Checkpoints(Core):
         if self.state.is_main_process:
             with storage.replacing(Path(f)) as partial:
                 torch.save(obj, partial)
+
+    def _refuse_engines(self) -> None:
+        if self.state.distributed_type is DistributedType.DEEPSPEED:
+            raise NotImplementedError(
+                "save_state and load_state do not know DeepSpeed's shards: use the engine's own "
+                "model.save_checkpoint(directory) and model.load_checkpoint(directory)"
+            )
 
     def _weights(self) -> Weights:
         # Imported here: torch's checkpoints take longer to import than all the rest of nbstate.

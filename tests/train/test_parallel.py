@@ -276,6 +276,9 @@ def test_a_model_is_handed_to_deepspeed_with_its_configuration(monkeypatch):
         seen.append(batch)
     assert steps == [2, 5]  # the engine steps once at the end of each window of three
     assert optimizer.param_groups[0]["lr"] == 0.1
+    assert accelerator.unwrap_model(engine) is model
+    with pytest.raises(NotImplementedError, match=r"model\.save_checkpoint"):
+        accelerator.save_state("here")
 
 
 def test_megatron_without_the_package_says_how_to_install_it():

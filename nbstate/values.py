@@ -75,25 +75,26 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
 
 def _refusal(obj: object, *, within_group: bool = False) -> str | None:
     """Why something that pickles must not travel, and what can instead; None if it may."""
-    if isinstance(obj, io.IOBase) and _is_open_file(obj):
+    kind = type(obj)  # a proxy that stands for another object is asked nothing
+    if issubclass(kind, io.IOBase) and _is_open_file(obj):
         return "an open file stays in its process; use its name, or what it holds"
     torch = sys.modules.get("torch")
     if torch is None or within_group:
         return None
-    if isinstance(obj, torch.nn.Module):
-        if isinstance(obj, torch.nn.parallel.DistributedDataParallel):
+    if issubclass(kind, torch.nn.Module):
+        if issubclass(kind, torch.nn.parallel.DistributedDataParallel):
             return "it belongs to its process group; use model.module, or its state_dict()"
         if hasattr(obj, "set_requires_gradient_sync"):  # FSDP2's, whose class torch has moved about
             return (
                 "each rank holds a shard; use {name: shard.full_tensor() for name, shard in "
                 "model.state_dict().items()}, made on all ranks"
             )
-    elif isinstance(obj, torch.Tensor) and hasattr(obj, "full_tensor"):
+    elif issubclass(kind, torch.Tensor) and hasattr(obj, "full_tensor"):
         return "each rank holds a shard; use tensor.full_tensor(), made on all ranks"
     return None
 
 
-def _is_open_file(stream: io.IOBase) -> bool:
+def _is_open_file(stream: object) -> bool:
     # cloudpickle would send what a file holds, unsaid; of the process's streams it knows the name.
     in_memory = isinstance(stream, (io.StringIO, io.BytesIO))
     return not in_memory and stream not in {sys.stdout, sys.stderr}

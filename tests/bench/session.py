@@ -49,15 +49,17 @@ def session(rounds: int) -> Iterator[Row]:
     """Run an empty cell and an empty function on 2 ranks that stay, then replace the ranks."""
     with bench_kernel() as kernel:
         run(kernel, SETUP)
-        contenders = {
-            "cell": "session.cell('pass', collect=False)",
-            "function": "session.run(work.nothing)",
-            "ipyparallel": "engines.apply_sync(work.nothing)",
-        }
-        times = medians(kernel, contenders, ROUND_TRIPS)
+        try:  # its processes outlive a kernel that fails
+            contenders = {
+                "cell": "session.cell('pass', collect=False)",
+                "function": "session.run(work.nothing)",
+                "ipyparallel": "engines.apply_sync(work.nothing)",
+            }
+            times = medians(kernel, contenders, ROUND_TRIPS)
+        finally:
+            run(kernel, "cluster.stop_cluster_sync()")
         yield ratio("empty cell, 2 ranks that stay", times, "cell", "ipyparallel", 0.5)
         yield ratio("empty function, 2 ranks that stay", times, "function", "ipyparallel", 0.5)
-        run(kernel, "cluster.stop_cluster_sync()")
         launches = {"refork": "session.refork()", "floor": "by_hand(work.group_up, 2)"}
         times = medians(kernel, launches, rounds)
         yield ratio("fresh ranks, kernel as it is", times, "refork", "floor", 1.5)

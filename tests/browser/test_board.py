@@ -160,7 +160,8 @@ notebook_launcher(train, num_processes=2)
         ]
     )
     page.run(1)
-    page.wait_until(lambda: "100% of 1" in page.pane(1, "rank 1"))
+    for rank in (0, 1):
+        page.wait_until(lambda rank=rank: f"100% of {rank}" in page.pane(1, f"rank {rank}"))
     pane = page.output(1).get_by_role("log", name="rank 0", exact=True)
     page.wait_until(lambda: pane.locator("img").count() == 1)
     assert "100% of 1" not in page.pane(1, "rank 0")

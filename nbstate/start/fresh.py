@@ -8,8 +8,6 @@ library's, is started at the first need and kept. ``spawn`` starts an interprete
 
 from __future__ import annotations
 
-import functools
-import importlib
 import multiprocessing
 import os
 import signal
@@ -113,8 +111,6 @@ class Fresh:
         process: BaseProcess = kind(
             target=bootstrap.live, args=(setup,), name=f"nbstate-rank-{setup.rank}"
         )
-        if sys.platform != "win32":
-            process._Popen = _popen(self._method)  # type: ignore[attr-defined] # its name there
         try:
             process.start()
         except (EOFError, ConnectionError):
@@ -135,22 +131,6 @@ class Fresh:
                 'put what is to run once, and so this launch, under if __name__ == "__main__":'
             )
         return ""
-
-
-@functools.cache
-def _popen(method: str) -> type:
-    """Return multiprocessing's start of a process without its first step; see `fork`."""
-    name = {"forkserver": "popen_forkserver", "spawn": "popen_spawn_posix"}[method]
-    standard: Any = importlib.import_module(f"multiprocessing.{name}").Popen
-
-    class Popen(standard):  # type: ignore[misc]
-        def __init__(self, process: BaseProcess) -> None:
-            del process._Popen  # type: ignore[attr-defined] # or it would travel to the rank
-            self._fds: list[int] = []
-            self.returncode = self.finalizer = None
-            self._launch(process)
-
-    return Popen
 
 
 def _template_pid() -> int | None:

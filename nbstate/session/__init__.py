@@ -1,6 +1,6 @@
 """Ranks that stay alive between cells.
 
-session     what the user holds: run, push, pull, refork
+session     what the user holds: run, refork, close;  variables: push, pull, scatter, sync
 magics      `%%ranks` and its relatives
 team        the ranks, from their start to their end
 errand      one thing that some of them do; part: what one rank has to do with it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import weakref
 from dataclasses import replace
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from nbstate.rank import bootstrap, cells
 from nbstate.session.dropped import end_when_dropped
 from nbstate.session.selection import select
 from nbstate.session.team import Team
+from nbstate.session.variables import Variables
 from nbstate.start import xla
 from nbstate.values import UnpicklableError
 
@@ -39,7 +39,7 @@ _NOT_FOR_SESSIONS = (
 _open: list[weakref.ref[Session]] = []
 
 
-class Session:
+class Session(Variables):
     """Ranks forked from the kernel as it is now, that stay alive between cells.
 
     They begin with every variable that the kernel has and keep what cells give them. In cells the
@@ -177,98 +177,6 @@ class Session:
         """
         call = (cells.run, (source, count), {"collect": collect})
         return self._do(ranks, call, "cell", quiet=quiet)
-
-    def push(self, **variables: Any) -> None:
-        """Give every rank these variables.
-
-        Big tensors and arrays travel in memory that all ranks share until one writes to it.
-
-        Raises
-        ------
-        UnpicklableError
-            A value cannot travel; the message names the path to the part that cannot.
-
-        Examples
-        --------
-        >>> session.push(weights=torch.ones(3))
-        >>> session.pull("weights.sum().item()")
-        RankResults([3.0, 3.0])
-        """
-        call: Calls = (cells.assign, (variables,), {})
-        self._do("all", call, "push", quiet=True, given=variables)
-
-    def pull(self, expression: str, ranks: Selection = "all") -> RankResults:
-        """Return the value that an expression, such as a name, has on each rank.
-
-        Examples
-        --------
-        >>> session.pull("lr + rank")
-        RankResults([0.1, 1.1])
-        >>> session["lr"]
-        RankResults([0.1, 0.1])
-        """
-        return self._do(ranks, (cells.evaluate, (expression,), {}), expression, quiet=True)
-
-    def __getitem__(self, expression: str) -> RankResults:
-        return self.pull(expression)
-
-    def __setitem__(self, name: str, value: object) -> None:
-        self.push(**{name: value})
-
-    def scatter(self, name: str, values: Any) -> None:
-        """Give each rank its part of `values` as the variable `name`.
-
-        The parts are contiguous and differ in length by at most one, as those of
-        `PartialState.split_between_processes`.
-
-        Examples
-        --------
-        >>> session.scatter("part", ["a", "b", "c"])
-        >>> session["part"]
-        RankResults([['a', 'b'], ['c']])
-        """
-        from nbstate.state.splitting import Split
-
-        parts = [
-            Split(rank, self.world_size, padded=False).part_of(values)
-            for rank in range(self.world_size)
-        ]
-        calls: Calls = {
-            rank: (cells.assign, ({name: part},), {}) for rank, part in enumerate(parts)
-        }
-        self._do("all", calls, "scatter", quiet=True, given={name: values})
-
-    def gather(self, name: str) -> Any:
-        """Return the ranks' parts of the variable `name` as one, in rank order.
-
-        Examples
-        --------
-        >>> session.cell("squares = [rank**2]", collect=False)
-        >>> session.gather("squares")
-        [0, 1]
-        """
-        from nbstate.state.splitting import concatenate
-
-        return concatenate(list(self.pull(name)))
-
-    def sync(self, name: str, root: int = 0) -> None:
-        """Give the value that `name` has on rank `root` to all other ranks.
-
-        A module that all ranks have keeps its identity: it receives root's weights.
-
-        Examples
-        --------
-        >>> session.run(lambda: exec("lr = 10 ** -rank", globals()))
-        >>> session.sync("lr", root=1)
-        >>> session["lr"]
-        RankResults([0.1, 0.1])
-        """
-        (source,) = select(root, self.world_size)
-        ((payload, buffers),) = self._do(source, (cells.pack, (name,), {}), "sync", quiet=True)
-        raw = [pickle.PickleBuffer(buffer) for buffer in buffers]
-        others = [rank for rank in range(self.world_size) if rank != source]
-        if others:
-            self._do(others, (cells.unpack, (name, payload, raw), {}), "sync", quiet=True)
 
     def timeline(self) -> Timeline:
         """Return what the ranks called together and when, where it was traced.

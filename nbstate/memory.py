@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def _reclaimable() -> int:
         if name == "inactive_file":
             return int(size)
     return 0
+
+
+def own() -> int:
+    """Return how many bytes of memory this process uses."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:  # not Linux
+        return int(psutil.Process().memory_info().rss)
+    return int(pages) * mmap.PAGESIZE
 
 
 def shared() -> tuple[int, int] | None:

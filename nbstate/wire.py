@@ -32,9 +32,9 @@ def mark(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The rank is set up and calls the user's function next."""
+    """The rank is set up and calls the user's function next; `memory` is what it uses, in bytes."""
 
-    pid: int
+    memory: int
 
 
 @dataclass(frozen=True, slots=True)

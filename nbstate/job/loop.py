@@ -45,6 +45,8 @@ from nbstate.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbstate.job.run import Run
 
 Reason = Literal["failure", "stop", "timeout"]
@@ -92,8 +94,9 @@ class Loop:
 
     def _start(self) -> None:
         with self._job.start_method.ready():
+            ports = ends.ports()
             for rank in self._job.ranks:
-                self._start_one(rank)
+                self._start_one(rank, ports)
         groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
         self._guard = Guard(groups, self._job.mark)
         with ends.settled:
@@ -129,13 +132,14 @@ class Loop:
         self._matcher = Matcher(self._send_verdict)
         self._job.take_places()
 
-    def _start_one(self, rank: Rank) -> None:
+    def _start_one(self, rank: Rank, ports: Sequence[int]) -> None:
         limits.try_descriptors(16)  # multiprocessing leaves some open if it runs out half-way
         with ends.settled:
             line = Line(rank)
             self.lines.append(line)
             self._register_ends()
-            line.attach(self._job.start_method.start(setup_for(self._job, line, ends.listed())))
+            not_theirs = (*ends.listed(), *ports)
+            line.attach(self._job.start_method.start(setup_for(self._job, line, not_theirs)))
             line.given()
         assert line.death is not None
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
@@ -222,7 +226,7 @@ class Loop:
         if isinstance(message, Started):
             line.rank.state = "running"
             line.began = True
-            line.measure()
+            line.rank.memory = message.memory
             self._watch.moved()
         elif isinstance(message, Pulse):
             line.take_pulse(message)

@@ -14,7 +14,7 @@ from nbstate.job.loop import Loop
 from nbstate.job.ranks import Line, Rank
 from nbstate.metrics import Metrics
 from nbstate.start.nodes import OneNode
-from nbstate.start.place import MARK
+from nbstate.start.place import MARK, threads_per_rank
 from nbstate.wire import Logged, Traced
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Run:
         self.restarts = self.nodes.restarts
         self.error: RankError | None = None
         self.ranks = tuple(Rank(self.nodes.offset + local, log_dir) for local in range(local_ranks))
+        self.threads_per_rank = threads_per_rank(local_ranks, options)
         self.loop = Loop(self)
         self._values: dict[int, Any] = {}
         self._failures: dict[int, RankFailure] = {}

@@ -24,7 +24,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import memory, values
 from nbstate.rank import (
     capture,
     compiler,
@@ -182,7 +182,7 @@ def _work_and_report(setup: Setup, channel: Channel) -> int:
         timing.install(channel)
     channel.listen()
     this_rank = os.getpid()
-    channel.send(Started(this_rank))
+    channel.send(Started(memory.own()))
     outcome, descriptor = _call(setup)
     if os.getpid() != this_rank:  # a child that the function forked, and that came back from it
         return 0 if isinstance(outcome, Returned) else 1

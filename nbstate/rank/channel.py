@@ -8,6 +8,8 @@ import threading
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
+from nbstate.rank import background
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
@@ -30,7 +32,7 @@ class Channel:
 
     def listen(self) -> None:
         """Start the thread that hears the kernel."""
-        threading.Thread(target=self._hear, name="nbstate-channel", daemon=True).start()
+        background.run(self._hear)
 
     def send(self, message: object, descriptor: int | None = None) -> None:
         """Send `message`, followed by an open file where one is given."""

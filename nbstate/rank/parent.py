@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
-import stat
 import sys
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
@@ -65,30 +63,12 @@ def _out_of_the_group(group: int) -> Iterator[None]:
 
 
 def let_go(descriptors: Sequence[int]) -> None:
-    """Hold neither the kernel's ends of pipes nor its ports.
+    """Hold none of these, which are the kernel's: its ends of pipes, its ports.
 
     Each is covered with the null device instead of closed, so that its number cannot be given to
     another file and then be closed by the object that owned it.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    open_now = os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")  # noqa: PTH208 - no object for each
-    ports = [number for number in map(int, open_now) if _is_listening(number)]
-    for descriptor in (*descriptors, *ports):
+    for descriptor in descriptors:
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
-
-
-def _is_listening(descriptor: int) -> bool:
-    try:
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            return False
-    except OSError:  # the descriptor of the listing itself, closed by now
-        return False
-    # What kind of socket it is makes no difference here, and is not asked for.
-    looked_at = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
-    try:
-        return bool(looked_at.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-    except OSError:
-        return False
-    finally:
-        looked_at.detach()

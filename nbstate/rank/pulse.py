@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from nbstate.rank import capture, collectives, failure
+from nbstate.rank import background, capture, collectives, failure
 from nbstate.wire import Look, Pulse
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ _WAITING_ROOMS = ("nbstate/state/waiting.py", "nbstate/rank/stdin.py")
 def start(channel: Channel) -> None:
     """Begin to tell the kernel where this process's main thread is."""
     channel.handlers[Look] = lambda _: channel.send(_look(moved=False))
-    threading.Thread(
-        target=_beat, args=(channel, threading.Event()), name="nbstate-pulse", daemon=True
-    ).start()
+    background.run(_beat, channel, threading.Event())
 
 
 def _beat(channel: Channel, never: threading.Event) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nbstate.rank.bootstrap import Setup
 from nbstate.rank.call import Descriptor
-from nbstate.start.place import MARK, Place, environment, threads_per_rank
+from nbstate.start.place import MARK, Place, environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def setup_for(job: Run, line: Line, not_ours: Sequence[int]) -> Setup:
         run_id=nodes.run_id or job.run_id,
         restarts=job.restarts,
     )
-    threads = threads_per_rank(len(job.ranks), options)
+    threads = job.threads_per_rank
     variables = {**environment(place, options, rank.error_file, threads), MARK: job.run_id}
     return Setup(
         rank=place.rank,

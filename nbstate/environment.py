@@ -6,6 +6,7 @@ tests read nothing but `Surroundings`, so that every row can be tried without th
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -122,7 +123,7 @@ def look_around() -> Surroundings:
         kernel=kernel is not None,
         asks=answers_questions(kernel),
         shell=running_shell() is not None,
-        client=_client() if kernel is not None else "",
+        client=_command_of(os.getppid()) if kernel is not None else "",
         variables=os.environ,
         colab="google.colab" in sys.modules,
         widgets=_installed("ipywidgets"),
@@ -146,13 +147,14 @@ def running_shell() -> Any:
 
 
 def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
-def _client() -> str:
+@functools.cache
+def _command_of(pid: int) -> str:
     import psutil
 
     try:
-        return " ".join(psutil.Process(os.getppid()).cmdline())
+        return " ".join(psutil.Process(pid).cmdline())
     except psutil.Error:
         return ""

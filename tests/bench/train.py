@@ -38,7 +38,11 @@ def training(rounds: int) -> Iterator[Row]:
 
 
 def bare() -> float:
-    """Train with DistributedDataParallel and a DistributedSampler; return the loop's seconds."""
+    """Train with DistributedDataParallel and a DistributedSampler; return the loop's seconds.
+
+    The rates are those of the other loops: a step of all ranks moves the schedule by as many steps
+    as one process would have taken for their batches.
+    """
     dist.init_process_group("gloo")
     model, optimizer, scheduler, data = _parts()
     model = DistributedDataParallel(model)
@@ -50,7 +54,8 @@ def bare() -> float:
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-        scheduler.step()
+        for _ in range(dist.get_world_size()):
+            scheduler.step()
     return time.perf_counter() - start
 
 

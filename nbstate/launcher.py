@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from nbstate import devices, one_process, plan
+from nbstate import devices, plan
 from nbstate.job import Job, logs
 from nbstate.mistakes import told_at_the_call
 from nbstate.options import LaunchOptions
@@ -204,6 +204,8 @@ def _run(
     if in_the_kernel and not xla.needed(options):  # the kernel must never take the TPU
         if num_processes is None and devices.count() == 0:
             print(_ALONE)  # noqa: T201 - the opening line of the cell
+        from nbstate import one_process
+
         return one_process.run(function, args, named, options)
     from nbstate import view  # before a job has opened anything: an import can fail
 

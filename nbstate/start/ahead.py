@@ -20,7 +20,8 @@ _CALLED = {"optim", "DistributedDataParallel", "fully_shard", "Accelerator"}
 
 
 def load(function: Any) -> None:
-    """Import torch's compiler if it is needed."""
+    """Import the states, and torch's compiler if it is needed."""
+    importlib.import_module("nbstate.state")
     if needs_compiler(function):
         importlib.import_module(COMPILER)
 

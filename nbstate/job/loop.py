@@ -45,8 +45,6 @@ from nbstate.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nbstate.job.run import Run
 
 Reason = Literal["failure", "stop", "timeout"]
@@ -94,9 +92,8 @@ class Loop:
 
     def _start(self) -> None:
         with self._job.start_method.ready():
-            ports = ends.ports()
             for rank in self._job.ranks:
-                self._start_one(rank, ports)
+                self._start_one(rank)
         groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
         self._guard = Guard(groups, self._job.mark)
         with ends.settled:
@@ -132,14 +129,13 @@ class Loop:
         self._matcher = Matcher(self._send_verdict)
         self._job.take_places()
 
-    def _start_one(self, rank: Rank, ports: Sequence[int]) -> None:
+    def _start_one(self, rank: Rank) -> None:
         limits.try_descriptors(16)  # multiprocessing leaves some open if it runs out half-way
         with ends.settled:
             line = Line(rank)
             self.lines.append(line)
             self._register_ends()
-            not_theirs = (*ends.listed(), *ports)
-            line.attach(self._job.start_method.start(setup_for(self._job, line, not_theirs)))
+            line.attach(self._job.start_method.start(setup_for(self._job, line, ends.listed())))
             line.given()
         assert line.death is not None
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))

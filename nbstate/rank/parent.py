@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import sys
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None)
 
 
 def follow(kernel_pid: int | None) -> None:
@@ -25,7 +26,7 @@ def follow(kernel_pid: int | None) -> None:
     `kernel_pid` is None for a rank whose parent is not the kernel but the kernel's fork server.
     """
     os.setpgid(0, 0)
-    if _libc is not None:
+    if sys.platform == "linux":
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if kernel_pid not in (None, os.getppid()):  # it died before the line above could take effect
         os._exit(1)
@@ -63,12 +64,23 @@ def _out_of_the_group(group: int) -> Iterator[None]:
 
 
 def let_go(descriptors: Sequence[int]) -> None:
-    """Hold none of these, which are the kernel's: its ends of pipes, its ports.
+    """Hold neither the kernel's ends of pipes nor its ports.
 
     Each is covered with the null device instead of closed, so that its number cannot be given to
-    another file and then be closed by the object that owned it.
+    another file and then be closed by the object that owned it. Which are ports is found out here:
+    in the kernel, a number may soon be another file's.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in descriptors:
+    # Not by pathlib, which makes an object for each.
+    open_now = os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")  # noqa: PTH208
+    ports = [number for number in map(int, open_now) if _is_listening(number)]
+    for descriptor in (*descriptors, *ports):
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
+
+
+def _is_listening(descriptor: int) -> bool:
+    # Not by a socket object: to make one may change the socket, if a default timeout is set.
+    found, size = ctypes.c_int(), ctypes.c_uint(ctypes.sizeof(ctypes.c_int))
+    asked = socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(found), ctypes.byref(size)
+    return _libc.getsockopt(descriptor, *asked) == 0 and found.value != 0

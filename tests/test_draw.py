@@ -13,7 +13,7 @@ from nbstate import draw
 
 
 def test_the_examples_hold():
-    found = doctest.testmod(draw)
+    found = doctest.testmod(draw, extraglobs={"draw": draw})
     assert found.attempted > 0
     assert found.failed == 0
 

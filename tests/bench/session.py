@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from typing import TYPE_CHECKING
 
@@ -22,19 +21,6 @@ cluster = ipyparallel.Cluster(n=2, log_level=40)
 engines = cluster.start_and_connect_sync()[:]
 """
 
-# Where it is installed (pip install --no-deps nbdistributed). It is not in an extra: its own way to
-# end its processes is `pkill -f`, which may hit others.
-NBDISTRIBUTED = """
-from nbdistributed.magic import DistributedMagic
-shell = get_ipython()
-shell.run_line_magic("load_ext", "nbdistributed")
-shell.run_line_magic("dist_init", "-n 2")
-shell.run_line_magic("dist_mode", "--disable")
-"""
-END_NBDISTRIBUTED = """
-for process in DistributedMagic._process_manager.processes:
-    process.kill()
-"""
 
 LOOKED_AT = """
 import nbstate, os, psutil, time, torch
@@ -61,25 +47,18 @@ while not all(job.metrics.steps for job in jobs):
 
 def session(rounds: int) -> Iterator[Row]:
     """Run an empty cell and an empty function on 2 ranks that stay, then replace the ranks."""
-    beside = importlib.util.find_spec("nbdistributed") is not None
     with bench_kernel() as kernel:
         run(kernel, SETUP)
-        try:  # others' processes outlive a kernel that fails
-            if beside:
-                run(kernel, NBDISTRIBUTED)
+        try:  # its processes outlive a kernel that fails
             contenders = {
                 "cell": "session.cell('pass', collect=False)",
                 "function": "session.run(work.nothing)",
                 "ipyparallel": "engines.apply_sync(work.nothing)",
             }
-            if beside:
-                contenders["nbdistributed"] = "shell.run_cell_magic('distributed', '', 'pass')"
             times = medians(kernel, contenders, ROUND_TRIPS)
         finally:
-            run(kernel, "cluster.stop_cluster_sync()" + END_NBDISTRIBUTED * beside)
+            run(kernel, "cluster.stop_cluster_sync()")
         yield ratio("empty cell, 2 ranks that stay", times, "cell", "ipyparallel", 0.5)
-        if beside:
-            yield ratio("empty cell, 2 ranks that stay", times, "cell", "nbdistributed", 0.5)
         yield ratio("empty function, 2 ranks that stay", times, "function", "ipyparallel", 0.5)
         launches = {"refork": "session.refork()", "floor": "by_hand(work.group_up, 2)"}
         times = medians(kernel, launches, rounds)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nbstate.rank import cells
 from nbstate.session.selection import select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from nbstate.results import RankResults
     from nbstate.session.errand import Calls
@@ -22,17 +21,8 @@ class Variables:
 
     world_size: int
 
-    def _do(
-        self,
-        chosen: Selection,
-        calls: Calls,
-        name: str,
-        *,
-        quiet: bool = False,
-        given: Mapping[str, object] = MappingProxyType({}),
-    ) -> RankResults:
-        """Have ranks do something; `given` are the user's values in it, by their names."""
-        raise NotImplementedError
+    _do: Callable[..., RankResults]
+    """Has ranks do something; see `Session`."""
 
     def push(self, **variables: Any) -> None:
         """Give every rank these variables.

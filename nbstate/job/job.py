@@ -6,17 +6,17 @@ import asyncio
 import atexit
 import functools
 import importlib
+import os
 import threading
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nbstate.job import whereabouts
+from nbstate.job import logs, whereabouts
 from nbstate.job.run import Run
 from nbstate.results import RankResults
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Generator, Iterator
 
     from nbstate.view.timeline import Timeline
@@ -254,6 +254,7 @@ class Job(Run):
         if self._broken is not None:
             self._over.wait()
             raise self._broken
+        logs.remove_old()  # while the ranks begin: here nobody waits for it
 
     def wait_or_stop(self) -> RankResults:
         """Wait as a blocking cell does: an interrupt ends the run, a second one at once."""
@@ -290,10 +291,12 @@ def _end_with_the_interpreter() -> None:
     Exit handlers run in reverse order, so this one must be newer than multiprocessing's.
     """
     importlib.import_module("multiprocessing.util")
-    atexit.register(_end_all)
+    atexit.register(_end_all, os.getpid())
 
 
-def _end_all() -> None:
+def _end_all(kernel: int) -> None:
+    if os.getpid() != kernel:  # a child that was forked beside the ranks: they are not its own
+        return
     for job in jobs():
         job.kill()
         job.join()

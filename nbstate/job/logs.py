@@ -10,13 +10,17 @@ import functools
 import os
 import shutil
 import tempfile
-from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 KEPT_RUNS = 10
-"""How many runs' folders are kept in the temporary directory, counted per kernel."""
+"""How many runs' folders are kept in the temporary directory once they are over, per kernel."""
 
-_made: deque[Path] = deque()
+_made: dict[Path, bool] = {}
+"""The temporary folders, oldest first, and whether the run of each is over."""
 
 
 def new_folder(chosen: str | os.PathLike[str] | None) -> Path:
@@ -25,8 +29,8 @@ def new_folder(chosen: str | os.PathLike[str] | None) -> Path:
     Parameters
     ----------
     chosen
-        The user's own choice, which is never removed; None: a new temporary folder, in place of
-        the one of the eleventh run before this.
+        The user's own choice, which is never removed; None: a new temporary folder, which
+        `remove_old` removes once its run is over and ten others were over later.
 
     Raises
     ------
@@ -39,21 +43,32 @@ def new_folder(chosen: str | os.PathLike[str] | None) -> Path:
         return _usable(Path(chosen))
     _remove_at_exit()
     folder = Path(tempfile.mkdtemp(prefix="nbstate-"))
-    _made.append(folder)
-    _keep(KEPT_RUNS)
+    _made[folder] = False
     return folder
 
 
-def _keep(number: int) -> None:
-    while len(_made) > number:
-        shutil.rmtree(_made.popleft(), ignore_errors=True)
+def over(folder: Path) -> None:
+    """The run that wrote into `folder` is over."""
+    if _made.pop(folder, None) is not None:
+        _made[folder] = True
+
+
+def remove_old() -> None:
+    """Remove the temporary folders of runs that were over long ago."""
+    _remove([folder for folder, done in _made.copy().items() if done][:-KEPT_RUNS])
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        _made.pop(folder, None)
 
 
 @functools.cache
 def _remove_at_exit() -> None:
     """Have an exit remove all, once it has ended the ranks: asked for later, that is done first."""
     kernel = os.getpid()
-    atexit.register(lambda: _keep(0) if os.getpid() == kernel else None)  # no child's to remove
+    atexit.register(lambda: _remove([*_made]) if os.getpid() == kernel else None)  # no child's
 
 
 def _usable(folder: Path) -> Path:

@@ -91,13 +91,12 @@ class Loop:
             self.close()
 
     def _start(self) -> None:
+        with ends.settled:
+            self._guard = Guard(self._job.mark)
+            self._register_ends()
         with self._job.start_method.ready():
             for rank in self._job.ranks:
                 self._start_one(rank)
-        groups = [rank.pid for rank in self._job.ranks if rank.pid is not None]
-        self._guard = Guard(groups, self._job.mark)
-        with ends.settled:
-            self._register_ends()
         self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
         if self._job.options.timeout is not None:
@@ -125,6 +124,8 @@ class Loop:
         """Every rank of a failed attempt is gone: be as before the first one."""
         self._restarts_left -= 1
         self._leave_nothing()
+        if self._guard is not None:
+            self._guard.wait()
         self._guard, self.lines, self.reason = None, [], None
         self._matcher = Matcher(self._send_verdict)
         self._job.take_places()
@@ -137,7 +138,8 @@ class Loop:
             self._register_ends()
             line.attach(self._job.start_method.start(setup_for(self._job, line, ends.listed())))
             line.given()
-        assert line.death is not None
+        assert line.death is not None and rank.pid is not None and self._guard is not None
+        self._guard.watch(rank.pid)
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
         self._listen_to_text(line, "stdout")
         self._listen_to_text(line, "stderr")
@@ -190,6 +192,8 @@ class Loop:
         self._events.close()
         self._inquiry.end()
         self._job.nodes.close()
+        if self._guard is not None:
+            self._guard.wait()
         # No circle of references: big results are freed with the last name for them.
         del self._job, self._watch, self._inquiry, self._matcher
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -248,7 +249,7 @@ class Line:
     def send(self, message: object, descriptor: int | None = None) -> None:
         """Send the rank a message, with an open file or without; one that is gone hears nothing."""
         with contextlib.suppress(OSError):
-            self.connection.send(message)
+            self.connection.send_bytes(pickle.dumps(message))
             if descriptor is not None:
                 assert self.rank.pid is not None
                 reduction.send_handle(self.connection, descriptor, self.rank.pid)

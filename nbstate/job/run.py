@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from nbstate.job import report
+from nbstate.job import logs, report
 from nbstate.job.loop import Loop
 from nbstate.job.ranks import Line, Rank
 from nbstate.metrics import Metrics
@@ -141,6 +141,7 @@ class Run:
         del self.start_method  # the kernel may free what the run held on to
         self.handlers.clear()  # no circle of references: results go with the last name for them
         self._ended = time.monotonic()
+        logs.over(self.log_dir)
         self._over.set()
         self._ready.set()
         self.changed()

@@ -21,10 +21,17 @@ if TYPE_CHECKING:
     from nbstate.rank.channel import Channel
 
 
+_kernels: tuple[Any, Any, bool] = (None, None, False)
+"""The kernel's shell and kernel, and whether its page answers; looked up once for all ranks."""
+
+
 def prepare() -> None:
-    """Import in the kernel, once, what its forked ranks would each import for themselves."""
+    """Do in the kernel, once, what its forked ranks would each do for themselves."""
+    global _kernels  # noqa: PLW0603 - what forked ranks find
     shell = running_shell()
-    if getattr(shell, "kernel", None) is not None:
+    kernel = getattr(shell, "kernel", None)
+    _kernels = shell, kernel, answers_questions(kernel)
+    if kernel is not None:
         from nbstate.rank import comms, display
 
         comms.prepare()
@@ -51,9 +58,8 @@ def install(channel: Channel, marks: int, surroundings: Surroundings | None) -> 
         What a fresh process was told of the kernel's; a forked one has them.
     """
     if surroundings is None:
-        shell = running_shell()
-        kernel = getattr(shell, "kernel", None)
-        in_notebook, asks = kernel is not None, answers_questions(kernel)
+        shell, kernel, asks = _kernels
+        in_notebook = kernel is not None
     else:
         in_notebook, asks = surroundings.notebook, surroundings.asks
         shell, kernel = (running_shell() or _make_shell()) if in_notebook else None, None

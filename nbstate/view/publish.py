@@ -194,8 +194,15 @@ class Cell:
         """Return once everything has left the kernel."""
         sender, left = self._kernel.iopub_thread, threading.Event()
         sender.io_loop.add_callback(sender.schedule, left.set)
-        while not left.wait(1) and sender.thread.is_alive():
-            pass
+        _wait_for(left, sender.thread)
+
+    def flush_streams(self) -> None:
+        """Return once all that was printed has left the kernel."""
+        # In the thread that sends: from here, each of the two would wait for it.
+        sender, left = self._kernel.iopub_thread, threading.Event()
+        for step in (sys.stdout.flush, sys.stderr.flush, left.set):
+            sender.io_loop.add_callback(step)
+        _wait_for(left, sender.thread)
 
 
 def this_place() -> Place:
@@ -204,14 +211,20 @@ def this_place() -> Place:
     A captured cell (`%%capture`, `redirect_stdout`) has its streams replaced: text goes there.
     What waits in the streams leaves first: it came before, and would wait in every forked rank too.
     """
+    kernel = running_kernel()
+    in_cell = kernel is not None and type(sys.stdout).__module__ == "ipykernel.iostream"
+    if in_cell and kernel.iopub_thread is not None:  # ipyparallel's engines have none
+        cell = Cell(kernel)
+        cell.flush_streams()
+        return cell
     sys.stdout.flush()
     sys.stderr.flush()
-    kernel = running_kernel()
-    if kernel is None or type(sys.stdout).__module__ != "ipykernel.iostream":
-        return Stream()
-    if kernel.iopub_thread is None:  # an engine of ipyparallel sends in another way
-        return Stream()
-    return Cell(kernel)
+    return Stream()
+
+
+def _wait_for(event: threading.Event, thread: threading.Thread) -> None:
+    while not event.wait(1) and thread.is_alive():
+        pass
 
 
 def fresh_id() -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = """
-import os
+import os, time
 from nbstate import launch
 
 def say():
@@ -15,6 +15,11 @@ def say():
 
 chosen = launch(say, num_processes=2, view="silent", log_dir="chosen")
 chosen.wait()
+def wait_for_it():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+
+long = launch(wait_for_it, num_processes=2, view="silent")
 folders = []
 for _ in range(12):
     job = launch(say, num_processes=2, view="silent")
@@ -23,16 +28,18 @@ for _ in range(12):
 if os.fork() == 0:
     raise SystemExit  # a child's exit is not the kernel's
 os.wait()
-print([os.path.exists(folder) for folder in folders])
 still_writing = launch(lambda: [print("more", flush=True) for _ in iter(int, 1)], num_processes=2,
                        view="silent")
 while not still_writing.ranks[0].log.stat().st_size:
     os.sched_yield()
-print(*folders, still_writing.log_dir)
+print([os.path.exists(folder) for folder in folders], os.path.exists(long.log_dir))
+open("go", "w").close()
+long.wait()
+print(*folders, long.log_dir, still_writing.log_dir)
 """
 
 
-def test_temporary_logs_of_ten_runs_are_kept_until_the_kernel_ends(tmp_path):
+def test_temporary_logs_of_ten_ended_runs_are_kept_until_the_kernel_ends(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=tmp_path,
@@ -42,6 +49,6 @@ def test_temporary_logs_of_ten_runs_are_kept_until_the_kernel_ends(tmp_path):
         check=True,
     )
     kept, folders = ended.stdout.splitlines()
-    assert kept == str([False] * 2 + [True] * 10)
+    assert kept == f"{[False] * 2 + [True] * 10} True"  # and that of the run that goes on
     assert [folder for folder in folders.split() if Path(folder).exists()] == []
     assert (tmp_path / "chosen" / "rank1.log").read_text() == "hello\n"

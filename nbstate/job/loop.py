@@ -138,7 +138,9 @@ class Loop:
             self._register_ends()
             line.attach(self._job.start_method.start(setup_for(self._job, line, ends.listed())))
             line.given()
-        assert line.death is not None and rank.pid is not None and self._guard is not None
+        assert self._guard is not None
+        assert rank.pid is not None
+        assert line.death is not None
         self._guard.watch(rank.pid)
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
         self._listen_to_text(line, "stdout")

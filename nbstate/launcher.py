@@ -18,7 +18,7 @@ from nbstate.mistakes import told_at_the_call
 from nbstate.options import LaunchOptions
 from nbstate.rank.call import Call
 from nbstate.results import RankResults
-from nbstate.start import xla
+from nbstate.start import limits, xla
 from nbstate.start.choice import choose_start
 from nbstate.start.nodes import OneNode
 
@@ -228,15 +228,16 @@ def _make(call: Call, ranks: int, options: LaunchOptions) -> Job:
     start, why = choose_start(call, options, ranks)
     name = getattr(call.function, "__name__", type(call.function).__name__)
     log_dir = logs.new_folder(options.log_dir)
-    nodes = _meet(options, ranks)
     where = plan.in_words(ranks, options)
-    if nodes.number is not None:
-        where += f", node {nodes.number} of {nodes.count}"
-    try:
-        job = Job(name, start, options, ranks, where=where, log_dir=log_dir, nodes=nodes)
-    except BaseException:
-        nodes.close()
-        raise
+    with limits.explained(ranks):
+        nodes = _meet(options, ranks)
+        if nodes.number is not None:
+            where += f", node {nodes.number} of {nodes.count}"
+        try:
+            job = Job(name, start, options, ranks, where=where, log_dir=log_dir, nodes=nodes)
+        except BaseException:
+            nodes.close()
+            raise
     job.notes += why
     return job
 

@@ -78,10 +78,8 @@ class Loop:
             # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             self._job.nodes.follow(self)
-            try:
+            with limits.explained(self._job.world_size):
                 self._start()
-            except OSError as error:
-                raise limits.explained(error, self._job.world_size) from None
             self._hear()
             while self._may_begin_again():
                 self._begin_again()

@@ -23,6 +23,7 @@ from nbstate.rank.session import serve
 from nbstate.results import RankResults
 from nbstate.session.errand import Errand
 from nbstate.session.release import cut_off
+from nbstate.start import limits
 from nbstate.start.choice import choose_start
 from nbstate.view.session import Stage
 from nbstate.wire import READY, End, TaskDone
@@ -55,7 +56,8 @@ class Team:
         start, why = choose_start(Call(serve, (), {}), options, world_size)
         where = plan.in_words(world_size, options)
         folder = logs.new_folder(options.log_dir)
-        self.job = Job("session", start, options, world_size, where=where, log_dir=folder)
+        with limits.explained(world_size):
+            self.job = Job("session", start, options, world_size, where=where, log_dir=folder)
         self.errand: Errand | None = None
         self.stage = Stage(self.job)
         self.seconds: dict[int, float] = {}

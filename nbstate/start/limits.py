@@ -12,14 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def explained(error: OSError, ranks: int) -> OSError:
-    """Return `error` with the limit that was reached, and how to raise it, in its text."""
-    told = _told(error.errno)
-    if told is None:
-        return error
-    which = f"the {ranks} ranks could not be started" if ranks > 1 else "the rank could not be"
-    found = OSError(error.errno, f"{error.strerror}: {which}: {told}. None is left behind")
-    return found.with_traceback(error.__traceback__)
+@contextlib.contextmanager
+def explained(ranks: int) -> Iterator[None]:
+    """Give an error at a limit a text that says which limit it is, and how to raise it.
+
+    Raises
+    ------
+    OSError
+        As inside; with another text where a limit was reached.
+    """
+    try:
+        yield
+    except OSError as error:
+        told = _told(error.errno)
+        if told is None:
+            raise
+        which = f"the {ranks} ranks could not be started" if ranks > 1 else "the rank could not be"
+        text = f"{error.strerror}: {which}: {told}. None is left behind"
+        raise OSError(error.errno, text).with_traceback(error.__traceback__) from None
 
 
 def _told(number: int | None) -> str | None:

@@ -74,12 +74,12 @@ def test_few_descriptors_are_an_error_before_or_during_the_start_and_leave_nothi
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         said = [text for text in outcomes if isinstance(text, str)]
-        told = all("Too many open files" in text for text in said)
-        (told, any("ulimit -n" in text for text in said),
-         outcomes[-1], gc.collect() and 0, me.num_fds() - open_now, me.children() == children)
+        print(*(text for text in said if "ulimit -n" not in text), sep="\\n")
+        (len(said) > 5, outcomes[-1], gc.collect() and 0, me.num_fds() - open_now, me.children() == children)
     """)
     assert cell.error is None
-    assert cell.result == "(True, True, 4, 0, 0, True)"
+    assert cell.stdout.strip() == ""
+    assert cell.result == "(True, 4, 0, 0, True)"
 
 
 # The template would go on being root's, who has no such limit.

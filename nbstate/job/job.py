@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbstate.job import logs, whereabouts
 from nbstate.job.run import Run
+from nbstate.mistakes import told_at_the_call
 from nbstate.results import RankResults
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Job(Run):
 
         Raises
         ------
+        TypeError
+            `timeout` is no number.
         RankError
             A rank failed.
         TimeoutError
@@ -84,6 +87,8 @@ class Job(Run):
         >>> job.wait(timeout=60)
         RankResults([0.0, 0.1])
         """
+        with told_at_the_call():
+            _check_seconds(timeout)
         try:
             if self._over.wait(timeout):
                 self._wait_until_shown()
@@ -282,6 +287,11 @@ class Job(Run):
             shown = view()
             if shown is not None:
                 shown.join()
+
+
+def _check_seconds(timeout: object) -> None:
+    if timeout is not None and not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout={timeout!r}: expected seconds, or None to wait for ever")
 
 
 @functools.cache

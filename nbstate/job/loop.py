@@ -70,6 +70,7 @@ class Loop:
         self._restarts_left = job.options.max_restarts
         self._leaving = False
         self.reason: Reason | None = None
+        self.at_once = False
         self.memory_kills = memory.kills_for_memory()
 
     def run(self) -> None:
@@ -337,6 +338,7 @@ class Loop:
             self.reason = "stop"
             self._job.nodes.stopping("stop")
         self._restarts_left = 0
+        self.at_once = True
         if not any(line.rank.alive for line in self.lines):
             self._job.nodes.abandon()
         self._ending().kill()

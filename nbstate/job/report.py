@@ -80,6 +80,8 @@ def _ended_without_word(job: Run, line: Line) -> RankFailure:
         message = "stopped before it began"
     elif line.deaf_in is not None:
         message = "lost its peer" if job.loop.reason == "failure" else "ended while it waited"
+    elif line.ended_by_us and job.loop.at_once:
+        message = f"ended at once; {message}"
     elif line.ended_by_us:
         message = f"did not stop within grace={job.options.grace:g} s; {message}"
     elif why:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from nbstate import memory
 from nbstate.job import processes
+from nbstate.mistakes import told_at_the_call
 from nbstate.view import charts
 from nbstate.view.publish import Cell, fresh_id, this_place
 from nbstate.view.table import aligned
@@ -68,8 +69,9 @@ def inspect(ranks: Job | Session) -> Inspector:
     from nbstate.job import Job
     from nbstate.session import Session
 
-    if not isinstance(ranks, (Job, Session)):
-        raise TypeError(f"inspect({ranks!r}): expected a job or a session")
+    with told_at_the_call():
+        if not isinstance(ranks, (Job, Session)):
+            raise TypeError(f"inspect({ranks!r}): expected a job or a session")
     found = _known.get(id(ranks))
     if found is None or not found.is_of(ranks):
         job, session = (ranks.job, ranks) if isinstance(ranks, Session) else (ranks, None)

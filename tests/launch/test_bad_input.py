@@ -99,6 +99,8 @@ MISTAKES = {
     "Session(0)": "ValueError: num_processes=0",
     "Accelerator('bf17')": "ValueError: mixed_precision='bf17'",
     "GradientAccumulationPlugin(0)": "ValueError: GradientAccumulationPlugin: num_steps=0",
+    "nbstate.inspect(3)": "TypeError: inspect(3): expected a job or a session",
+    "job.wait('a')": "TypeError: timeout='a': expected seconds, or None to wait for ever",
     "notebook_launcher(train, (lock,), 2, start_method='spawn')": (
         "UnpicklableError: args[0] cannot travel between processes (_thread.lock)"
     ),
@@ -107,7 +109,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize("call", MISTAKES)
 def test_a_cell_shows_its_own_line_and_the_message_and_nothing_of_ours(shared_kernel, call):
-    shared_kernel.run("import threading\nfrom nbstate import *\nlock = threading.Lock()")
+    shared_kernel.run("""
+        import nbstate, threading
+        from nbstate import *
+        lock = threading.Lock()
+        job = launch(print, num_processes=2, view="silent")
+    """)
     cell = shared_kernel.run(f"def train(lr): ...\ndef start():\n    {call}\nstart()")
     shown = cell.error.traceback
     arrows = [line for line in shown.splitlines() if line.startswith("--")]

@@ -171,6 +171,24 @@ def test_a_job_leaves_the_kernel_free_and_can_be_stopped(kernel):
     assert family_of(kernel) == []
 
 
+def test_a_job_that_is_killed_tells_of_no_grace(shared_kernel):
+    cell = shared_kernel.run("""
+        import time
+        from nbstate import launch
+        def train():
+            print("up", flush=True)
+            time.sleep(600)
+        job = launch(train, num_processes=2)
+        while not all(rank.stdout for rank in job.ranks):
+            pass
+        job.kill()
+        job.wait()
+    """)
+    assert cell.error.ename == "JobStoppedError"
+    assert "rank 0: ended at once; killed by SIGKILL" in cell.error.evalue
+    assert "grace" not in cell.error.evalue
+
+
 def test_waiting_can_be_interrupted_without_ending_the_job(kernel):
     kernel.run(SETUP)
     kernel.run("""

@@ -62,10 +62,11 @@ def _mismatch(lines: Sequence[Line], here: Sequence[int]) -> str:
 def _folded(lines: Sequence[Line]) -> str:
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        groups.setdefault((_state(line, lines), str(line.stack)), []).append(line)
+        stack = f":\n{line.stack}" if line.stack.frames else ""
+        groups.setdefault((_state(line, lines), stack), []).append(line)
     ordered = sorted(groups.items(), key=lambda item: _oddness(item[1]))
     return "\n\n".join(
-        f"{_ranks(line.rank.index for line in same)}{state}:\n{stack}"
+        f"{_ranks(line.rank.index for line in same)}{state}{stack}"
         for (state, stack), same in ordered
     )
 
@@ -77,6 +78,8 @@ def _oddness(same: Sequence[Line]) -> tuple[int, bool, int]:
 def _state(line: Line, lines: Sequence[Line]) -> str:
     if line.collective is not None:
         return f": in {line.collective}"
+    if not line.began:
+        return ": on the way to the function"
     if all(other.collective is None for other in lines):
         return ""
     begun = f", {line.pulse.calls} begun so far" if line.pulse is not None else ""

@@ -199,6 +199,24 @@ def test_stacks_can_be_asked_for_at_any_time(notebook):
     assert "no rank of train is at work" in cell.stdout
 
 
+def test_ranks_that_have_not_begun_are_told_of_too(kernel, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    )
+    cell = kernel.run(f"""
+        import os
+        from nbstate import launch
+        path = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = {str(tmp_path)!r} + os.pathsep + path
+        job = launch(abs, -1, num_processes=2, start_method="spawn", view="silent")
+        told = job.stacks()
+        open("go", "w").close()
+        told, list(job.wait())
+    """)
+    assert cell.error is None
+    assert cell.result == "('ranks 0, 1: on the way to the function', [1, 1])"
+
+
 def test_a_question_that_nobody_has_answered_yet_is_no_stall(tmp_path):
     with Kernel(tmp_path, allow_stdin=True) as kernel:
         kernel.run(setup("fork"))

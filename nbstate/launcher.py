@@ -219,8 +219,10 @@ def _run(
     except BaseException:
         job.give_up()
         raise
+    if options.wait:
+        return job.run()
     job.start()
-    return job.wait_or_stop() if options.wait else job
+    return job
 
 
 def _make(call: Call, ranks: int, options: LaunchOptions) -> Job:

@@ -249,29 +249,44 @@ class Job(Run):
         OSError
             A process, pipe or file could not be made. What had been started is gone again.
         """
+        with self._ended_by_an_interrupt():
+            self._begin()
+
+    def run(self) -> RankResults:
+        """Start and wait as a blocking cell does: an interrupt ends the run, a second one at once.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            It was interrupted, and every rank is gone.
+        OSError, RankError
+            As `start` and `results` do.
+        """
+        with self._ended_by_an_interrupt():  # one for both: an interrupt may come between them
+            self._begin()
+            self._wait_until_shown()
+        return self.results()
+
+    def _begin(self) -> None:
         _end_with_the_interpreter()
         _started.add(self)
         # Not the thread that runs cells: see nbstate.start.fork.
         thread = threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True)
-        with self._ended_by_an_interrupt():
-            thread.start()
-            self._ready.wait()
+        thread.start()
+        self._ready.wait()
         if self._broken is not None:
             self._over.wait()
             raise self._broken
         logs.remove_old()  # while the ranks begin: here nobody waits for it
-
-    def wait_or_stop(self) -> RankResults:
-        """Wait as a blocking cell does: an interrupt ends the run, a second one at once."""
-        with self._ended_by_an_interrupt():
-            self._wait_until_shown()
-        return self.results()
 
     @contextmanager
     def _ended_by_an_interrupt(self) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
+            if self._begun.acquire(blocking=False):  # before its thread ran, which now never does
+                self.give_up()
+                raise
             self.stop()
             while True:
                 try:

@@ -82,8 +82,8 @@ class Team:
         self.job.on_failure = self._lost
         # Each rank answers unasked, once it can hear.
         errand = self.errand = Errand(self.job, READY, "start", self._read_to)
-        self.job.start()
         try:
+            self.job.start()
             self.stage.follow(errand, quiet=True)
             self._outcome(errand)
         except BaseException:

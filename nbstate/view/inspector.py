@@ -237,7 +237,7 @@ class Inspector:
             for (index, watched), row in zip(self._rows.items(), rows, strict=True)
         ]
         parts = [_table(heading, drawn)]
-        if self._states:
+        if self._facts():
             parts.append(self._states_html())
         return f'<div style="font-size:13px">{"".join(parts)}</div>'
 

@@ -79,7 +79,7 @@ def train():
     "job = launch(train, num_processes=2)",
     "inspect(job)",
     "gate.touch(); job.wait()",
-    "notebook_launcher(train, num_processes=3)",
+    "gate.unlink(); notebook_launcher(train, num_processes=3)",
 ]
 
 
@@ -95,6 +95,7 @@ def test_all_that_is_shown_is_readable(browser: Browser, tmp_path: Path, theme: 
         page.wait_until(lambda: "plain text of rank 1" in page.text(1))
         page.finish(2)
         page.wait_until(lambda: "0.5" in page.text(2))
+        assert page.output(2).locator("table").count() == 1  # no empty one where there is no state
         live = contrasts(page, 1) + contrasts(page, 2)
         page.screenshot(f"{theme} board", 1)
         page.screenshot(f"{theme} inspector", 2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from typing import TYPE_CHECKING
 
+from tests.bench.nbdistributed import INSTALL
 from tests.bench.scenarios import bench_kernel, medians, run
-from tests.bench.table import Row, quantity, ratio
+from tests.bench.table import Row, absent, quantity, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,12 +17,12 @@ ROUND_TRIPS = 200
 
 SETUP = """
 import ipyparallel, nbstate, torch
+from tests.bench import nbdistributed
 ballast = torch.ones(50_000_000)
 session = nbstate.Session(2)
 cluster = ipyparallel.Cluster(n=2, log_level=40)
 engines = cluster.start_and_connect_sync()[:]
 """
-
 
 LOOKED_AT = """
 import nbstate, os, psutil, time, torch
@@ -47,18 +49,26 @@ while not all(job.metrics.steps for job in jobs):
 
 def session(rounds: int) -> Iterator[Row]:
     """Run an empty cell and an empty function on 2 ranks that stay, then replace the ranks."""
+    beside = importlib.util.find_spec("nbdistributed") is not None
     with bench_kernel() as kernel:
         run(kernel, SETUP)
-        try:  # its processes outlive a kernel that fails
+        try:  # others' processes outlive a kernel that fails
             contenders = {
                 "cell": "session.cell('pass', collect=False)",
                 "function": "session.run(work.nothing)",
                 "ipyparallel": "engines.apply_sync(work.nothing)",
             }
+            if beside:
+                run(kernel, "nbdistributed.start(2)")
+                contenders["nbdistributed"] = "nbdistributed.cell('pass')"
             times = medians(kernel, contenders, ROUND_TRIPS)
         finally:
-            run(kernel, "cluster.stop_cluster_sync()")
+            run(kernel, "cluster.stop_cluster_sync()" + "\nnbdistributed.stop()" * beside)
         yield ratio("empty cell, 2 ranks that stay", times, "cell", "ipyparallel", 0.5)
+        if beside:
+            yield ratio("empty cell, 2 ranks that stay", times, "cell", "nbdistributed", 0.5)
+        else:
+            yield absent("empty cell, 2 ranks that stay", "nbdistributed", INSTALL)
         yield ratio("empty function, 2 ranks that stay", times, "function", "ipyparallel", 0.5)
         launches = {"refork": "session.refork()", "floor": "by_hand(work.group_up, 2)"}
         times = medians(kernel, launches, rounds)

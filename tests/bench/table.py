@@ -16,13 +16,14 @@ class Row:
     measured
         The two numbers compared, as text: "142 ms : 121 ms floor".
     value, bar
-        What the bar is about, and the bar; a ratio ("x") or a quantity with its unit.
+        What the bar is about, and the bar; a ratio ("x") or a quantity with its unit. None where
+        nothing was measured: `measured` then says why.
     """
 
     scenario: str
     measured: str
-    value: float
-    bar: float
+    value: float | None = None
+    bar: float | None = None
     unit: str = "x"
 
     @property
@@ -45,8 +46,15 @@ def quantity(scenario: str, value: float, bar: float, unit: str) -> Row:
     return Row(scenario, "", value, bar, unit)
 
 
+def absent(scenario: str, contender: str, install: str) -> Row:
+    """Tell how to get a contender that is not installed."""
+    return Row(scenario, f"{contender} is not installed: {install}")
+
+
 def render(row: Row) -> str:
     """Lay one row out in columns."""
+    if row.value is None:
+        return f"{row.scenario:<44}{row.measured}"
     value = f"{row.value:.3g} {row.unit}"
     bar = f"at most {row.bar:g} {row.unit}"
     verdict = "met" if row.met else "MISSED"

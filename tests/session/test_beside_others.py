@@ -1,7 +1,8 @@
 """Inside ranks that others have started, states and training work and what is shown is plain text.
 
-The others: torchrun, engines of ipyparallel, and the processes of jupyter-distributed where that is
-installed (it is not among the test dependencies: with it JupyterLab starts every kernel anew).
+The others: torchrun, engines of ipyparallel, and where they are installed the processes of
+jupyter-distributed (it is not among the test dependencies: with it JupyterLab starts every kernel
+anew) and the workers of nbdistributed (nor is it: tests/bench/nbdistributed.py says why).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kernels import Kernel
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.kernels import Kernel
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,6 +124,28 @@ def test_processes_of_jupyter_distributed_train_together():
     assert [rank.outputs[0].content["text"] for rank in ranks] == [
         "0 of 2 did 2 batches\n",
         "1 of 2 did 2 batches\n",
+    ]
+
+
+@pytest.fixture
+def with_workers() -> Iterator[Kernel]:
+    """A kernel with two workers of nbdistributed."""
+    pytest.importorskip("nbdistributed")
+    with Kernel(env={"PYTHONPATH": str(ROOT)}) as kernel:
+        kernel.run("from tests.bench import nbdistributed")
+        try:
+            started = kernel.run("nbdistributed.start(2)")
+            assert started.error is None, started.error
+            yield kernel
+        finally:
+            kernel.run("nbdistributed.stop()")
+
+
+def test_workers_of_nbdistributed_train_together(with_workers):
+    ranks = with_workers.eval(f"nbdistributed.answers({TRAIN!r})")
+    assert ranks == [
+        {"output": "0 of 2 did 2 batches\n", "status": "success", "rank": 0},
+        {"output": "1 of 2 did 2 batches\n", "status": "success", "rank": 1},
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,11 @@ _OBJECTS = ("obj", "object_list", "scatter_object_input_list")
 def of_thread(frame: FrameType | None) -> Collective | None:
     """Return the collective that a thread with this innermost frame is in, or None.
 
-    The outermost public function is what the user called.
+    The outermost public function is what the user called; what DistributedDataParallel's reducer
+    called is told as its own.
     """
     found = [f for f in failure.walk(frame) if _is_collective(f)]
-    return _told(found[-1]) if found else None
+    return _told(next(filter(_is_of_a_reducer, found), found[-1])) if found else None
 
 
 def calls() -> int:
@@ -46,6 +48,10 @@ def _is_collective(frame: FrameType) -> bool:
     return bool(_name(frame))
 
 
+def _is_of_a_reducer(frame: FrameType) -> bool:
+    return "_ddp_" in frame.f_code.co_name
+
+
 def _name(frame: FrameType) -> str:
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     elsewhere = file.endswith(_HOMES) and not function.startswith(("_", "<"))
@@ -54,6 +60,9 @@ def _name(frame: FrameType) -> str:
 
 def _told(frame: FrameType) -> Collective:
     name, where = _name(frame), failure.where_of(frame)
+    if not where and _is_of_a_reducer(frame):
+        # An accelerator's backward pass is in a thread of autograd's, for which the main one waits.
+        where = failure.where_of(sys._current_frames().get(threading.main_thread().ident or 0))
     if name == "wait_for_everyone":
         return Collective(name, where=where)
     details = _details(frame.f_locals)
@@ -75,9 +84,9 @@ def about_to_begin(frame: FrameType, method: str, group: Any, number: int) -> Co
 
 def terms(frame: FrameType | None) -> str:
     """Return what all ranks must agree on beside shapes: the operation and the root rank."""
-    found = [f for f in failure.walk(frame) if _is_collective(f)]
-    given = found[-1].f_locals if found else {}
-    return f"{_operation(given)} {_root(given)}"
+    found = [f.f_locals for f in failure.walk(frame) if _is_collective(f)]
+    operation, root = (next(filter(None, map(of, found)), "") for of in (_operation, _root))
+    return f"{operation} {root}"
 
 
 def is_asynchronous(frame: FrameType | None) -> bool:

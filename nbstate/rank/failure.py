@@ -42,6 +42,7 @@ _COLLECTIVES = tuple(
     )
 )
 _WAITING = f"{_OURS}state{os.sep}waiting.py"
+_REDUCER = f"{_OURS}rank{os.sep}reducer.py"
 
 
 def describe(error: BaseException) -> Failed:
@@ -257,6 +258,8 @@ def collective_name(filename: str, function: str) -> str:
     """Return what a user calls this function, if it is one that needs every rank; else ``""``."""
     if filename == _WAITING and function == "for_everyone":
         return "wait_for_everyone"
+    if filename == _REDUCER:
+        return function if "_ddp_" in function else ""
     public = not function.startswith(("_", "<"))
     return function if public and filename.endswith(_COLLECTIVES) else ""
 

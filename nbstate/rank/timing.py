@@ -1,9 +1,10 @@
 """When this rank began and ended each collective and each step, for the timeline.
 
 The methods of torch's process groups are wrapped, as in `nbstate.rank.trace`, outside of that
-module's wrappers: a collective begins here when the rank has come to it, not when all have. What
-the reducer of DistributedDataParallel does in C++ is not seen. A step is an optimizer's: it begins
-where the one before ended, so that it has the loading of its data and the backward pass in it.
+module's wrappers: a collective begins here when the rank has come to it, not when all have. It
+ends when it is over, or, on an accelerator with a queue of its own, when the rank has waited for
+it or has handed it over for good. A step is an optimizer's: it begins where the one before ended,
+so that it has the loading of its data and the backward pass in it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import threading
 import time
 import weakref
 from collections import Counter
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from nbstate.rank import bootstrap, collectives, failure
+from nbstate.rank import bootstrap, collectives, failure, reducer
 from nbstate.rank.trace import METHODS
 from nbstate.wire import STEP, Collective, Span, Traced
 
@@ -40,9 +43,11 @@ class Recorder:
         self._lock = threading.Lock()
         self._gathered: list[Span] = []
         self._calls: Counter[str] = Counter()
-        self._under_way: dict[int, Span] = {}
+        self._under_way: dict[int, tuple[Span, Any]] = {}
+        self._numbers = count()
+        self._ends: weakref.WeakKeyDictionary[Any, Callable[[], None]] = weakref.WeakKeyDictionary()
 
-    def install(self) -> None:
+    def install(self, *, late: bool) -> None:
         """Wrap all collectives of torch's process groups and the waits for them; hear of steps."""
         from torch.distributed import ProcessGroup, Work
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -53,6 +58,7 @@ class Recorder:
                 setattr(ProcessGroup, method, self._timed(method, original))
         Work.wait = self._waited(Work.wait)  # type: ignore[method-assign]
         register_optimizer_step_post_hook(self._stepped)
+        reducer.install(late=late)
 
     def _stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         if self.on:
@@ -73,7 +79,7 @@ class Recorder:
             if work is None or work.is_completed():
                 self._keep(span)
             else:
-                self._under_way[id(work)] = span
+                self._follow(work, span, _on_cpu(args))
             return work
 
         return call
@@ -82,12 +88,28 @@ class Recorder:
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             done = original(work, *args, **kwargs)
-            span = self._under_way.pop(id(work), None)
-            if span is not None:
-                self._keep(Span(span.what, span.size, span.began, time.monotonic_ns()))
+            if work in self._ends:
+                self._ends[work]()
             return done
 
         return wait
+
+    def _follow(self, work: Any, span: Span, on_cpu: bool) -> None:
+        """Keep the span once this work is over: nobody need wait for it in Python."""
+        number = next(self._numbers)
+        end = functools.partial(self._end, number)
+        future = _future(work) if on_cpu else None
+        self._under_way[number] = span, future
+        if future is not None:
+            future.add_done_callback(lambda _: end())
+        else:
+            self._ends[work] = end
+            weakref.finalize(work, end).atexit = False
+
+    def _end(self, number: int) -> None:
+        span, _ = self._under_way.pop(number, (None, None))
+        if span is not None:
+            self._keep(replace(span, ended=time.monotonic_ns()))
 
     def _keep(self, span: Span) -> None:
         with self._lock:
@@ -99,6 +121,9 @@ class Recorder:
 
     def flush(self) -> None:
         """Send what has been gathered."""
+        for number, (_, future) in list(self._under_way.items()):
+            if future is not None and future.done():  # its callback has not had its turn yet
+                self._end(number)
         with self._lock:
             spans, self._gathered = tuple(self._gathered), []
         if spans:
@@ -143,11 +168,11 @@ class Steps:
 recorder: Recorder | None = None
 
 
-def install(channel: Channel) -> None:
-    """Begin to time this rank's collectives and steps."""
+def install(channel: Channel, *, late: bool = False) -> None:
+    """Begin to time this rank's collectives and steps; `late` if it may have made models."""
     global recorder  # noqa: PLW0603 - one per process
     recorder = Recorder(channel)
-    recorder.install()
+    recorder.install(late=late)
 
 
 def begin_steps() -> None:
@@ -189,7 +214,7 @@ def trace() -> Iterator[None]:
     if bootstrap.talk is None:
         raise RuntimeError("trace() belongs into a function or cell that ranks run")
     if recorder is None:
-        install(bootstrap.talk)
+        install(bootstrap.talk, late=True)
     assert recorder is not None
     before, recorder.on = recorder.on, True
     if not before:
@@ -200,10 +225,25 @@ def trace() -> Iterator[None]:
         recorder.on = before and bootstrap.current is not None and bootstrap.current.trace
 
 
+def _future(work: Any) -> Any:
+    try:
+        return work.get_future()
+    except RuntimeError:  # not every work of every backend has one
+        return None
+
+
+def _on_cpu(args: tuple[Any, ...]) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in _tensors(args))
+
+
 def _size(args: tuple[Any, ...]) -> int:
     """Return the bytes of the tensors that a method of a process group was given first."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(args))
+
+
+def _tensors(args: tuple[Any, ...]) -> list[Any]:
     given: Any = args[0] if args else None
     while isinstance(given, (list, tuple)) and given and isinstance(given[0], (list, tuple)):
         given = given[0]
     tensors = given if isinstance(given, (list, tuple)) else [given]
-    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))
+    return [tensor for tensor in tensors if hasattr(tensor, "element_size")]

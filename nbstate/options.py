@@ -94,8 +94,9 @@ class LaunchOptions:
     cluster
         Address of a Ray cluster to run on.
     trace
-        Have every rank announce each collective and wait until all agree on it. Ranks that do not
-        match raise at once and say who called what where. Slow; to find a mistake.
+        Have every rank announce each collective, what DistributedDataParallel reduces included, and
+        wait until all agree on it. Ranks that do not match raise at once and say who called what
+        where. `Job.timeline` shows who was late. Slow; to find a mistake.
     devices
         Which accelerators to use, by index, one per rank.
     write_back

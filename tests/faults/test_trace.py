@@ -60,6 +60,56 @@ def test_a_collective_that_a_rank_never_calls_raises(notebook):
     assert "rank 0: all_gather_object, call 1 of the default group (Cell In[" in cell.error.evalue
 
 
+IN_BACKWARD = {
+    "calls something else": (
+        "dist.all_reduce(torch.ones(3))",
+        [
+            "DistributedOperationException: the ranks call different collectives",
+            "rank 0: all_reduce_ddp_bucket of float32[6], call 5 of the default group (Cell In[",
+            "rank 1: all_reduce SUM of float32[3], call 5 of the default group (Cell In[",
+        ],
+    ),
+    "has other parameters": (
+        "loss = other(torch.ones(1, 2)).sum()",
+        [
+            "rank 0: all_reduce_ddp_bucket of float32[6], call 5 of the default group (Cell In[",
+            "rank 1: all_reduce_ddp_bucket of float32[9], call 5 of the default group (Cell In[",
+        ],
+    ),
+    "returns": (
+        "return",
+        [
+            "DistributedOperationException: a collective that rank 1 never calls: it has returned",
+            "rank 0: all_reduce_ddp_bucket of float32[6], call 5 of the default group (Cell In[",
+        ],
+    ),
+    "raises": (
+        "loss.register_hook(lambda gradient: 1 / 0)",
+        ["rank 1 of 2: ZeroDivisionError: division by zero"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_BACKWARD)
+def test_where_one_rank_has_another_backward_pass_all_end_and_are_told(notebook, name):
+    call, told = IN_BACKWARD[name]
+    cell = notebook.run(f"""
+        from torch.nn.parallel import DistributedDataParallel
+        def train():
+            rank = PartialState().process_index
+            model = DistributedDataParallel(torch.nn.Linear(2, 2))
+            other = DistributedDataParallel(torch.nn.Linear(2, 3))
+            for step in range(3):  # after the first one the buckets are made anew
+                loss = model(torch.ones(1, 2)).sum()
+                if rank == 1 and step == 2:
+                    {call}
+                loss.backward()
+        notebook_launcher(train, num_processes=2, trace=True, timeout=60)
+    """)
+    for words in told:
+        assert words in cell.error.evalue
+
+
 @forked("the watch is the kernel's")
 def test_a_rank_that_waits_for_long_is_told_of(notebook):
     cell = notebook.run("""
@@ -103,6 +153,9 @@ def test_a_right_program_runs_as_without(notebook):
             dist.broadcast_object_list(names, src=1)
             model = DistributedDataParallel(torch.nn.Linear(2, 2))
             model(torch.ones(1, 2)).sum().backward()
+            with model.join():
+                for step in range(rank):
+                    model(torch.ones(1, 2)).sum().backward()
             PartialState().wait_for_everyone()
             return total.tolist(), len(names[2]), len(gather_object(["a"] * rank))
         list(notebook_launcher(train, num_processes=3, trace=True, timeout=60))

@@ -156,3 +156,30 @@ def test_without_a_trace_it_says_so(two):
             print(alone.timeline())
     """)
     assert cell.stdout == "neither a collective nor a step was traced\n"
+
+
+def test_a_step_of_a_sharded_model_is_on_the_timeline(kernel):
+    cell = kernel.run("""
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from nbstate import PartialState, launch
+        def train():
+            PartialState()
+            model = torch.nn.Linear(8, 4, bias=False)
+            fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss = model(torch.ones(2, 8)).sum()
+            loss.backward()
+            optimizer.step()
+        job = launch(train, num_processes=2, trace=True, view="silent")
+        job.wait()
+        table = job.timeline().table()
+        for row in table[table["rank"] == 1].itertuples():
+            print(row.op.split("_")[0], row.bytes, row.end > row.start, row.where.split(": ")[-1])
+    """)
+    assert cell.stdout.splitlines() == [
+        "all 128 True loss = model(torch.ones(2, 8)).sum()",
+        "reduce 64 True loss.backward()",
+        "step 0 True optimizer.step()",
+    ], cell.error

@@ -95,6 +95,14 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A traced rank no longer waits in call `number` of a group: it was interrupted."""
+
+    group: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """All members agree on the collective that was announced, or what is wrong with it."""
 

@@ -42,6 +42,7 @@ from nbstate.wire import (
     Returned,
     Started,
     Verdict,
+    Withdrawn,
 )
 
 if TYPE_CHECKING:
@@ -236,6 +237,8 @@ class Loop:
                 self._watch.moved()
         elif isinstance(message, Announced):
             self._matcher.take(line.rank.index, message)
+        elif isinstance(message, Withdrawn):
+            self._matcher.withdraw(line.rank.index, message)
         elif isinstance(message, (Display, ClearOutput)):
             line.rank.output.draw(message)
         elif isinstance(message, Returned):

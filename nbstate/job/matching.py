@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nbstate.wire import Announced, Verdict
+from nbstate.wire import Announced, Verdict, Withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +63,15 @@ class Matcher:
         elif not call.missing:
             self._answer(call, list(call.said))
             del self._calls[key]
+
+    def withdraw(self, rank: int, message: Withdrawn) -> None:
+        """A rank that waited does so no more."""
+        key = (message.group, message.number)
+        call = self._calls.get(key)
+        if call is not None:
+            call.said.pop(rank, None)
+            if not call.said:
+                del self._calls[key]
 
     def returned(self, rank: int) -> None:
         """A rank has returned: whoever waits for it in a collective waits in vain."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nbstate import travel, values
-from nbstate.rank import bootstrap, capture, cells, failure, front, groups, timing, torchlog
+from nbstate.rank import bootstrap, capture, cells, failure, front, groups, timing, torchlog, trace
 from nbstate.wire import READY, Cut, End, Failed, Task, TaskDone
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Server:
             function, args, kwargs = values.load(task.payload, buffers)
             self._known = travel.classes_here()
             timing.begin_steps()
+            trace.begin_task(task.number)
             return bootstrap.call(function, args, kwargs)
         finally:
             self._busy = False

@@ -40,7 +40,7 @@ class Recorder:
         self.on = True
         self.steps = Steps(self._keep)
         self._channel = channel
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a work may be dropped, and end, anywhere
         self._gathered: list[Span] = []
         self._calls: Counter[str] = Counter()
         self._under_way: dict[int, tuple[Span, Any]] = {}

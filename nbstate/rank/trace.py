@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nbstate.rank import collectives
-from nbstate.wire import Announced, Verdict
+from nbstate.wire import Announced, Verdict, Withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,9 +45,20 @@ METHODS: dict[str, int | None] = {
 }
 
 
+tracer: Tracer | None = None
+
+
 def install(channel: Channel) -> None:
     """Have every collective of this rank compared."""
-    Tracer(channel).wrap_all()
+    global tracer  # noqa: PLW0603 - one per process
+    tracer = Tracer(channel)
+    tracer.wrap_all()
+
+
+def begin_task(number: int) -> None:
+    """Ranks that the task before left out of step call what they call from here on together."""
+    if tracer is not None:
+        tracer.begin_task(number)
 
 
 class Tracer:
@@ -57,6 +68,7 @@ class Tracer:
         self._channel = channel
         self._verdicts: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
         self._calls: Counter[str] = Counter()
+        self._task = 0
         channel.handlers[Verdict] = self._verdicts.put
 
     def wrap_all(self) -> None:
@@ -67,6 +79,13 @@ class Tracer:
             original = getattr(ProcessGroup, method, None)
             if original is not None:
                 setattr(ProcessGroup, method, self._traced(method, same, original))
+
+    def begin_task(self, number: int) -> None:
+        """Count the calls of each group anew."""
+        self._task = number
+        self._calls.clear()
+        while not self._verdicts.empty():  # of a call that was interrupted
+            self._verdicts.get()
 
     def _traced(self, method: str, same: int | None, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
@@ -84,11 +103,19 @@ class Tracer:
         # What runs in the background may rightly begin here before it does elsewhere.
         waits = not collectives.is_asynchronous(frame)
         key = f"{method} {collectives.terms(frame)} {_shapes(args, same)}"
-        self._channel.send(Announced(group.group_name, collective, key, waits))
-        if waits and (wrong := self._verdicts.get().wrong):
+        name = f"{group.group_name} in task {self._task}"
+        self._channel.send(Announced(name, collective, key, waits))
+        if waits and (wrong := self._verdict(name, number).wrong):
             from nbstate.operations import DistributedOperationException
 
             raise DistributedOperationException(wrong)
+
+    def _verdict(self, group: str, number: int) -> Verdict:
+        try:
+            return self._verdicts.get()
+        except BaseException:
+            self._channel.send(Withdrawn(group, number))
+            raise
 
 
 def _shapes(args: tuple[Any, ...], same: int | None) -> list[str]:

@@ -45,6 +45,26 @@ def test_a_rank_that_waits_for_one_that_failed_is_freed(two):
     )
 
 
+@pytest.mark.parametrize("work", ["dist.all_reduce(torch.ones(3))", "loss.backward()"])
+def test_traced_ranks_that_were_out_of_step_are_compared_anew(kernel, work):
+    kernel.run(SETUP.replace("Session(2)", "Session(2, trace=True)"))
+    model = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+loss = model(torch.ones(1, 2)).sum()
+"""
+    in_step = f"%%ranks\n{model}\nloss.backward()\nloss = model(torch.ones(1, 2)).sum()\nrank"
+    kernel.run(f"%%ranks --quiet\nstate = PartialState()\n{model}")
+    cell = kernel.run(f"%%ranks\nif rank == 1: raise ValueError('x')\n{work}")
+    assert cell.error.evalue.startswith("rank 1 of 2: ValueError: x")
+    cell = kernel.run(in_step)
+    assert cell.stdout == "[0] 0\n[1] 1\n", cell.error
+    cell = pressed(kernel, f"%%ranks\nprint('up')\nif rank == 1: time.sleep(600)\n{work}")
+    assert "interrupted; the ranks keep their variables" in cell.error.evalue
+    cell = kernel.run(in_step)
+    assert cell.stdout == "[0] 0\n[1] 1\n", cell.error
+    kernel.run("session.close()")
+
+
 @pytest.mark.parametrize("makes", ["PartialState()", "dist.init_process_group('gloo')"])
 def test_a_rank_that_waits_in_the_store_is_freed_without_torchs_own_stacks(kernel, makes):
     kernel.run(SETUP)

@@ -165,6 +165,8 @@ class _Cells:
         shell.displayhook = self.hook
         # The kernel was forked inside a cell, so that its own hook may be the one in force.
         sys.displayhook = shell.display_trap.hook = self.hook
+        if not hasattr(shell.compile, "_filename_map"):
+            shell.compile.get_code_name = self._name_by_number
         shell.Completer.use_jedi = False  # it takes a second to load, and the names live here
         shell._showtraceback = self._keep_traceback
         warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)  # of no use here
@@ -179,6 +181,12 @@ class _Cells:
         if error is not None:
             raise CellRaisedError(error, "\n".join(self.traceback)) from None
         return self.hook.value if collect else None
+
+    def _name_by_number(self, _raw: str, code: str, _number: int) -> str:
+        # IPython 7 in a kernel: its name has this process's number in it, and not the cell's.
+        from IPython.core import compilerop
+
+        return str(compilerop.code_name(code, self.shell.execution_count))
 
     def _keep_traceback(self, kind: type, _error: BaseException, lines: Sequence[str]) -> None:
         self.traceback = [_EXITS] if issubclass(kind, SystemExit) else lines

@@ -122,20 +122,22 @@ class RankMagics(Magics):
         request = kernel.get_parent("shell")
         return bool((request or {}).get("content", {}).get("silent", False))
 
-    def complete(self, context: Any) -> dict[str, Any]:
-        """Complete names that live in ranks, in cells that run there."""
-        from IPython.core.completer import SimpleCompletion
+    def complete(self, cell: str, line: str) -> list[str]:
+        """Return how a line may go on with names that live in ranks, in cells that run there.
 
-        whole = context.full_text.lstrip()
-        if not (self.automatic or whole.startswith(("%%ranks", "%ranks"))):
-            return {"completions": []}
-        line = context.line_with_cursor[: context.cursor_position]
+        Parameters
+        ----------
+        cell
+            The whole cell.
+        line
+            Its line with the cursor, up to there.
+        """
+        if not (self.automatic or cell.lstrip().startswith(("%%ranks", "%ranks"))):
+            return []
         try:
-            found = current().complete(line.removeprefix("%ranks "), len(line))
+            return current().complete(line.removeprefix("%ranks "), len(line))
         except RuntimeError:  # no session
-            return {"completions": []}
-        start = len(context.token)
-        return {"completions": [SimpleCompletion(text) for text in found], "matched": start}
+            return []
 
 
 def register(shell: Any) -> None:
@@ -150,15 +152,34 @@ def register(shell: Any) -> None:
 
 def _complete_with(shell: Any, magics: RankMagics) -> None:
     try:
-        from IPython.core.completer import context_matcher
-    except ImportError:  # before IPython 8.6
+        from IPython.core.completer import SimpleCompletion, context_matcher
+    except ImportError:
+        _complete_before_8_6(shell.Completer, magics)
         return
 
     @context_matcher()  # type: ignore[untyped-decorator]
     def names_of_ranks(context: Any) -> dict[str, Any]:
-        return magics.complete(context)
+        line = context.line_with_cursor[: context.cursor_position]
+        found = magics.complete(context.full_text, line)
+        return {"completions": [SimpleCompletion(text) for text in found]}
 
     shell.Completer.custom_matchers.append(names_of_ranks)
+
+
+def _complete_before_8_6(completer: Any, magics: RankMagics) -> None:
+    """Complete by a matcher of IPython 7, which is only told of the line with the cursor."""
+    complete, cell = completer.completions, ""
+
+    def completions(text: str, offset: int) -> Any:
+        nonlocal cell
+        cell = text
+        return complete(text, offset)
+
+    def names_of_ranks(_token: str) -> list[str]:
+        return magics.complete(cell, completer.text_until_cursor)
+
+    completer.completions = completions
+    completer.custom_matchers.append(names_of_ranks)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -185,7 +185,9 @@ def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
     family = kernel.children()
     assert len(family) >= 10
     listening = {
-        c.laddr.port for c in psutil.Process(kernel.pid).net_connections() if c.status == "LISTEN"
+        connection.laddr.port
+        for connection in psutil.net_connections()
+        if connection.status == "LISTEN" and connection.pid == kernel.pid
     }
     if end == "kill":
         kernel.kill()

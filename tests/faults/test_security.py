@@ -75,7 +75,8 @@ def test_what_a_rank_unpickles_comes_from_the_kernels_pipe_only(notebook):
             # Neither a file nor a port stands between kernel and rank that others could write to.
             mine = psutil.Process()
             opened = [file.path for file in mine.open_files()]
-            return [found.status for found in mine.net_connections("tcp")], opened
+            all_there_are = psutil.net_connections("tcp")
+            return [c.status for c in all_there_are if c.pid == os.getpid()], opened
         connections, files = notebook_launcher(train, num_processes=2, view="silent")[0]
         "LISTEN" in connections, [f for f in files if "nbstate" in f and "kernel" not in f]
     """)

@@ -62,8 +62,8 @@ def test_no_rank_listens_where_the_kernel_listens(shared_kernel):
         import os, psutil
         from nbstate import notebook_launcher
         def listening():
-            connections = psutil.Process().net_connections()
-            return [c.laddr.port for c in connections if c.status == "LISTEN"]
+            mine = [c for c in psutil.net_connections() if c.pid == os.getpid()]
+            return [c.laddr.port for c in mine if c.status == "LISTEN"]
         len(listening()) > 0, list(notebook_launcher(listening, num_processes=2))
     """)
     assert cell.result == "(True, [[], []])"
@@ -101,8 +101,8 @@ def test_the_store_listens_on_loopback_only(shared_kernel):
         def train():
             PartialState().wait_for_everyone()
             port = int(os.environ["MASTER_PORT"])
-            kernel = psutil.Process(os.getppid())
-            listening = [c for c in kernel.net_connections() if c.status == "LISTEN"]
+            kernels = [c for c in psutil.net_connections() if c.pid == os.getppid()]
+            listening = [c for c in kernels if c.status == "LISTEN"]
             return [c.laddr.ip for c in listening if c.laddr.port == port]
         list(notebook_launcher(train, num_processes=2))
     """)

@@ -211,7 +211,8 @@ class Job(Run):
         """Return what the ranks called together and when, for jobs with ``trace=True``.
 
         As the last line of a cell it shows a picture; its ``table()`` is a pandas frame. What
-        DistributedDataParallel reduces in a backward pass is ``all_reduce_ddp_bucket`` there.
+        DistributedDataParallel reduces in a backward pass is ``all_reduce_ddp_bucket`` there; what
+        the layers of tensor parallel models call is not traced.
 
         Examples
         --------

@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate.rank import failure
+from nbstate.rank import failure, reducer
 from nbstate.wire import Collective
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _is_collective(frame: FrameType) -> bool:
 
 
 def _is_of_a_reducer(frame: FrameType) -> bool:
-    return "_ddp_" in frame.f_code.co_name
+    return frame.f_code.co_filename == reducer.__file__
 
 
 def _name(frame: FrameType) -> str:

@@ -259,7 +259,7 @@ def collective_name(filename: str, function: str) -> str:
     if filename == _WAITING and function == "for_everyone":
         return "wait_for_everyone"
     if filename == _REDUCER:
-        return function if "_ddp_" in function else ""
+        return function if function.startswith(("all_reduce_", "broadcast_")) else ""
     public = not function.startswith(("_", "<"))
     return function if public and filename.endswith(_COLLECTIVES) else ""
 

@@ -65,22 +65,22 @@ IN_BACKWARD = {
         "dist.all_reduce(torch.ones(3))",
         [
             "DistributedOperationException: the ranks call different collectives",
-            "rank 0: all_reduce_ddp_bucket of float32[6], call 5 of the default group (Cell In[",
-            "rank 1: all_reduce SUM of float32[3], call 5 of the default group (Cell In[",
+            "rank 0: all_reduce_ddp_bucket of float32[6], call 7 of the default group (Cell In[",
+            "rank 1: all_reduce SUM of float32[3], call 7 of the default group (Cell In[",
         ],
     ),
     "has other parameters": (
         "loss = other(torch.ones(1, 2)).sum()",
         [
-            "rank 0: all_reduce_ddp_bucket of float32[6], call 5 of the default group (Cell In[",
-            "rank 1: all_reduce_ddp_bucket of float32[9], call 5 of the default group (Cell In[",
+            "rank 0: all_reduce_ddp_bucket of float32[6], call 7 of the default group (Cell In[",
+            "rank 1: all_reduce_ddp_bucket of float32[9], call 7 of the default group (Cell In[",
         ],
     ),
     "returns": (
         "return",
         [
             "DistributedOperationException: a collective that rank 1 never calls: it has returned",
-            "rank 0: all_reduce_ddp_bucket of float32[6], call 5 of the default group (Cell In[",
+            "rank 0: all_reduce_ddp_bucket of float32[6], call 7 of the default group (Cell In[",
         ],
     ),
     "raises": (

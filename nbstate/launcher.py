@@ -214,15 +214,16 @@ def _run(
         _check_write_back(options)
         job = _make(Call(function, args, named, options.write_back), ranks, options)
     _tell_of_untouched_modules(job, args, named, options)
-    try:
-        job.shown_by(view.attach(job, options.view))
-    except BaseException:
-        job.give_up()
-        raise
-    if options.wait:
-        return job.run()
-    job.start()
-    return job
+    with job.interruptible():
+        try:
+            job.shown_by(view.attach(job, options.view))
+        except BaseException:
+            job.give_up()
+            raise
+        job.start()
+        if options.wait:
+            job.wait_until_shown()
+    return job.results() if options.wait else job
 
 
 def _make(call: Call, ranks: int, options: LaunchOptions) -> Job:

@@ -22,7 +22,7 @@ class Events:
         self._wake_end, self._wake = os.pipe()
         os.set_blocking(self._wake_end, False)
         self._over = False
-        self._asking = threading.Lock()
+        self._asking = threading.RLock()  # an interrupt may ask while the main thread does
         self._asked: deque[Callable[[], None]] = deque()
         self._deadlines = Deadlines()
         self.at = self._deadlines.at

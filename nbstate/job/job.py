@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbstate.job import logs, whereabouts
+from nbstate.job.interrupts import Interrupts
 from nbstate.job.run import Run
 from nbstate.mistakes import told_at_the_call
 from nbstate.results import RankResults
@@ -56,6 +57,8 @@ class Job(Run):
     ['lr=0.1']
     """
 
+    _interrupts: Interrupts | None = None
+
     # -- what the user does
 
     def wait(self, timeout: float | None = None) -> RankResults:
@@ -91,7 +94,7 @@ class Job(Run):
             _check_seconds(timeout)
         try:
             if self._over.wait(timeout):
-                self._wait_until_shown()
+                self.wait_until_shown()
             else:
                 raise TimeoutError(
                     f"{self.name} is still running after {timeout:g} s of waiting; it goes on"
@@ -106,7 +109,7 @@ class Job(Run):
         return asyncio.to_thread(self._wait_quietly).__await__()
 
     def _wait_quietly(self) -> RankResults:
-        self._wait_until_shown()
+        self.wait_until_shown()
         return self.results()
 
     def results(self) -> RankResults:
@@ -251,25 +254,9 @@ class Job(Run):
         OSError
             A process, pipe or file could not be made. What had been started is gone again.
         """
-        with self._ended_by_an_interrupt():
-            self._begin()
-
-    def run(self) -> RankResults:
-        """Start and wait as a blocking cell does: an interrupt ends the run, a second one at once.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            It was interrupted, and every rank is gone.
-        OSError, RankError
-            As `start` and `results` do.
-        """
-        with self._ended_by_an_interrupt():  # one for both: an interrupt may come between them
-            self._begin()
-            self._wait_until_shown()
-        return self.results()
-
-    def _begin(self) -> None:
+        if self._interrupts is not None and self._interrupts.count:
+            self.give_up()
+            return
         _end_with_the_interpreter()
         _started.add(self)
         # Not the thread that runs cells: see nbstate.start.fork.
@@ -282,23 +269,29 @@ class Job(Run):
         logs.remove_old()  # while the ranks begin: here nobody waits for it
 
     @contextmanager
-    def _ended_by_an_interrupt(self) -> Iterator[None]:
-        try:
-            yield
-        except KeyboardInterrupt:
-            if self._begun.acquire(blocking=False):  # before its thread ran, which now never does
-                self.give_up()
-                raise
-            self.stop()
-            while True:
-                try:
-                    self._wait_until_shown()
-                except KeyboardInterrupt:
-                    self.kill()
-                else:
-                    raise
+    def interruptible(self) -> Iterator[None]:
+        """An interrupt of what is inside ends the run, a second one at once.
 
-    def _wait_until_shown(self) -> None:
+        Raises
+        ------
+        KeyboardInterrupt
+            It was interrupted, and every rank is gone.
+        """
+        self._interrupts = Interrupts(self._pressed)
+        with self._interrupts:
+            yield
+            if self._interrupts.count:
+                self.wait_until_shown()
+
+    def _pressed(self) -> None:
+        assert self._interrupts is not None
+        if self._interrupts.count == 1:
+            self.stop()
+        else:
+            self.kill()
+
+    def wait_until_shown(self) -> None:
+        """Wait until every rank is gone, however it ended, and all that it left is shown."""
         self._over.wait()
         for view in self._views:
             shown = view()

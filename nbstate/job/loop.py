@@ -176,8 +176,9 @@ class Loop:
                 line.reap()
                 line.drain()
             line.close()
-        if any(line.rank.pid is not None for line in self.lines):
-            processes.kill_marked(self._job.mark, self._before)
+        groups = [line.rank.pid for line in self.lines if line.rank.pid is not None]
+        if groups:
+            processes.kill_left(self._job.mark, groups, self._before)
         if self._guard is not None:
             self._guard.dismiss()
         self._inquiry.end()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+DYING = 2.0
+"""Seconds that a killed process may take to end; one that waits for a disk may take for ever."""
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -60,16 +69,41 @@ def pids() -> frozenset[int]:
     return frozenset(psutil.pids())
 
 
-def kill_marked(mark: str, before: frozenset[int]) -> None:
-    """End every program that was started with `mark`, such as ``NAME=value``, in its environment.
-
-    `before` are processes that were there before any such program, and need no look.
+def kill_left(mark: str, groups: Collection[int], before: frozenset[int]) -> None:
+    """End every process that a run has left, and return once all have ended.
 
     Programs in sessions of their own belong to no process group of a rank and, once the rank is
-    dead, are no longer its children either. Only Linux tells of another process's environment.
+    dead, are no longer its children either: they are known by their environment, of which only
+    Linux tells.
+
+    Parameters
+    ----------
+    mark
+        What every program of the run has in its environment, as ``NAME=value``.
+    groups
+        The process groups of its ranks.
+    before
+        Processes that were there before the run, and need no look.
     """
+    ending: list[int] = []
     for pid in pids() - before if sys.platform == "linux" else ():
-        # Suppressed: it has ended meanwhile, or belongs to somebody else.
-        with contextlib.suppress(OSError):
-            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        # Suppressed: it has ended meanwhile, or belongs to somebody else, or cannot be waited for.
+        with contextlib.suppress(OSError, AttributeError):
+            if os.getpgid(pid) in groups or _is_marked(pid, mark):
                 os.kill(pid, signal.SIGKILL)
+                ending.append(os.pidfd_open(pid))
+    _see_end(ending)
+
+
+def _see_end(ending: Iterable[int]) -> None:
+    """Wait for the ends of processes, of which these are descriptors, and close those."""
+    deadline = time.monotonic() + DYING
+    for descriptor in ending:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        ended.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        os.close(descriptor)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

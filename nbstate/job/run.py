@@ -84,7 +84,6 @@ class Run:
         self._closing_notes: list[str] = []
         self._views: list[weakref.ref[Shown]] = []
         self._listeners: set[threading.Event] = set()
-        self._begun = threading.Lock()  # for who comes first: its thread, or who gives it up
         self._ready = threading.Event()
         self._over = threading.Event()
         self._began = time.monotonic()
@@ -126,8 +125,6 @@ class Run:
         self._over.wait()
 
     def _live(self) -> None:
-        if not self._begun.acquire(blocking=False):
-            return
         try:
             self.loop.run()
             self.state, self.error = report.outcome(self)

@@ -82,8 +82,9 @@ class Team:
         self.job.on_failure = self._lost
         # Each rank answers unasked, once it can hear.
         errand = self.errand = Errand(self.job, READY, "start", self._read_to)
-        try:
+        with self.job.interruptible():
             self.job.start()
+        try:
             self.stage.follow(errand, quiet=True)
             self._outcome(errand)
         except BaseException:

@@ -102,6 +102,26 @@ def test_during_the_start(notebook):
     assert notebook.run(AGAIN).result == "[2, 2]"
 
 
+def test_a_storm_from_the_first_rank_to_the_last(notebook):
+    """Interrupts keep coming, while ranks are still being started and while they are ended."""
+    for _ in range(5):
+        cell = notebook.start("""
+            def press():
+                while True:
+                    try:
+                        os.kill(kernel, signal.SIGINT)
+                        time.sleep(0.001)
+                    except KeyboardInterrupt:
+                        pass
+            kernel = os.getpid()
+            notebook_launcher(press, num_processes=4, view="silent", grace=300)
+        """)
+        notebook.wait(cell)
+        assert cell.error.ename == "KeyboardInterrupt"
+        assert notebook.left_running() == []
+    assert notebook.run(AGAIN).result == "[2, 2]"
+
+
 def test_during_the_teardown(notebook):
     cell = notebook.start("""
         import atexit

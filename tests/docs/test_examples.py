@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 # What the rooms of the package say to each other: public in Python's sense only.
 _TOLD = {"format_msg", "title"}
 BETWEEN_ROOMS = {
-    "Job": {"changed", "give_up", "heard", "join", "listen", "may_restart", "note"}
+    "Job": {"changed", "give_up", "heard", "interruptible", "join", "listen"}
     | {
+        "may_restart",
+        "note",
         "note_when_done",
         "over_within",
         "ranks_ended",
@@ -32,7 +34,7 @@ BETWEEN_ROOMS = {
         "start",
         "started",
     }
-    | {"stopping", "take_places", "take_result", "tell", "unlisten", "wait_or_stop"},
+    | {"stopping", "take_places", "take_result", "tell", "unlisten", "wait_until_shown"},
     "JobStoppedError": _TOLD,
     "LaunchOptions": {"from_keywords"},
     "RankError": _TOLD,

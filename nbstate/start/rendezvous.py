@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import socket
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from nbstate.start import limits
 
@@ -35,6 +35,8 @@ class Rendezvous:
     OSError
         The port is taken, or the address is none of this machine's. The message says by whom.
     """
+
+    _libuv: ClassVar[bool] = True
 
     def __init__(self, address: str, port: int | None) -> None:
         self.address = address
@@ -74,8 +76,9 @@ class Rendezvous:
                 master_listen_fd=self._socket.detach(),
             )
             try:
-                self._store = serve()
+                self._store = serve(use_libuv=Rendezvous._libuv)
             except NotImplementedError:  # torch 2.4: its faster server takes no socket
+                Rendezvous._libuv = False  # and says so on stderr, each time it is asked to
                 self._store = serve(use_libuv=False)
         return self._store
 

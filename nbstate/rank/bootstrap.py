@@ -58,6 +58,7 @@ class Setup:
     local_rank: int
     world_size: int
     kernel_pid: int | None
+    kernel_group: int
     call: Call | Parcel
     by_reference: Mapping[int, str]
     environment: Mapping[str, str]
@@ -110,7 +111,7 @@ def _begin(setup: Setup) -> None:
     parent.follow(setup.kernel_pid)
     _be_the_main_thread()
     parent.let_go(setup.not_ours)
-    parent.spare_the_tracker()
+    parent.spare_the_tracker(setup.kernel_group)
     capture.capture(setup.stdout, setup.stderr)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     faulthandler.enable(setup.stacks, all_threads=True)

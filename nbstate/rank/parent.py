@@ -32,13 +32,15 @@ def follow(kernel_pid: int | None) -> None:
         os._exit(1)
 
 
-def spare_the_tracker() -> None:
+def spare_the_tracker(group: int) -> None:
     """Have multiprocessing's resource tracker, if this process starts one, live on after it.
+
+    It goes to the kernel's process group, `group`.
 
     It removes the semaphores and shared memory that its process has left. It would be ended with
     the rank's process group, or by the mark of the run, before it could.
     """
-    start, group = util.spawnv_passfds, os.getpgid(os.getppid())
+    start = util.spawnv_passfds
 
     def spawnv_passfds(path: Any, args: Sequence[Any], passfds: Sequence[int]) -> int:
         if not any("resource_tracker" in str(arg) for arg in args):

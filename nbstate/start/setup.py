@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from nbstate.rank.bootstrap import Setup
@@ -42,6 +43,7 @@ def setup_for(job: Run, line: Line, not_ours: Sequence[int]) -> Setup:
         local_rank=place.local_rank,
         world_size=place.world_size,
         kernel_pid=start.kernel_pid,
+        kernel_group=os.getpgrp(),
         call=start.call,
         by_reference=start.by_reference,
         surroundings=start.surroundings,

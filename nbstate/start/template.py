@@ -7,6 +7,7 @@ collector, so that their memory stays shared.
 from __future__ import annotations
 
 import gc
+import os
 
 import ipykernel.zmqshell
 import numpy.random
@@ -18,5 +19,7 @@ import nbstate.state
 
 __all__ = ["ipykernel", "nbstate", "numpy", "torch"]
 
+# What interrupts the kernel with all that is in its process group is not meant for fresh ranks.
+os.setpgid(0, 0)
 gc.collect()
 gc.freeze()

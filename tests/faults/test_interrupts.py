@@ -153,6 +153,24 @@ def test_a_job_survives_interrupts_of_other_cells(notebook):
     assert notebook.run("open('go on', 'w').close(); list(job.wait())").result == "[7, 7]"
 
 
+def test_ranks_that_have_not_begun_survive_an_interrupt_of_the_kernels_group(notebook):
+    cell = notebook.run("""
+        def train():
+            return 7
+        results = []
+        for _ in range(10):
+            try:
+                job = launch(train, num_processes=2, view="silent")
+                os.killpg(os.getpgrp(), signal.SIGINT)
+                time.sleep(600)
+            except KeyboardInterrupt:
+                results += job.wait()
+        set(results)
+    """)
+    assert cell.error is None
+    assert cell.result == "{7}"
+
+
 FAMILY = """
 from torch.utils.data import DataLoader, Dataset
 import multiprocessing, subprocess

@@ -107,7 +107,13 @@ class Layout:
         parallelize_module(model, self.mesh[_LAYERS], dict(plan))
 
     def _shard(self, model: nn.Module) -> None:
-        from torch.distributed.fsdp import fully_shard
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError:
+            raise RuntimeError(
+                f"torch {torch.__version__} cannot shard: FullyShardedDataParallelPlugin needs "
+                "fully_shard, which torch 2.6 and newer have"
+            ) from None
 
         plugin = self.state.fsdp_plugin
         settings = _fsdp_settings(plugin, self.state.mixed_precision)

@@ -1,4 +1,4 @@
-"""A mistake in a call, shown where it was made: at the caller's line, without frames of nbstate."""
+"""What is wrong with a call, or ended it, shown at the caller's line, without frames of nbstate."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def told_at_the_call() -> Iterator[None]:
-    """Have IPython show what is raised inside at the line that called nbstate.
+def told_at_the_call(kind: type[BaseException] = Exception) -> Iterator[None]:
+    """Have IPython show what is raised inside, if it is of a kind, at the line that called nbstate.
 
-    For checks of what the user gave. Elsewhere the frames of an error are worth seeing.
+    For checks of what the user gave, and for interrupts. Elsewhere the frames of an error are worth
+    seeing.
     """
     try:
         yield
-    except Exception as error:
+    except kind as error:
         shown: Any = error
         # IPython asks an exception how it wants to be shown.
         shown._render_traceback_ = functools.partial(_rendered, error)
         raise
 
 
-def _rendered(error: Exception) -> list[str]:
+def _rendered(error: BaseException) -> list[str]:
     from IPython import get_ipython
 
     shell = get_ipython()

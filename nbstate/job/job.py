@@ -278,7 +278,7 @@ class Job(Run):
             It was interrupted, and every rank is gone.
         """
         self._interrupts = Interrupts(self._pressed)
-        with self._interrupts:
+        with told_at_the_call(KeyboardInterrupt), self._interrupts:
             yield
             if self._interrupts.count:
                 self.wait_until_shown()

@@ -23,6 +23,15 @@ _HOMES = tuple(
     path.replace("/", os.sep)
     for path in ("torch/nn/parallel/distributed.py", "nbstate/state/waiting.py")
 )
+# What autograd calls in a backward pass.
+_BACKWARD = tuple(
+    path.replace("/", os.sep)
+    for path in (
+        "nbstate/rank/reducer.py",
+        "nbstate/rank/functional.py",
+        "torch/distributed/_functional_collectives.py",
+    )
+)
 # Their names for what goes into the collective on every rank, the likeliest first.
 _INPUTS = ("tensor", "input_tensor", "input", "self", "input_list", "output_tensor", "output")
 _OBJECTS = ("obj", "object_list", "scatter_object_input_list")
@@ -60,7 +69,7 @@ def _name(frame: FrameType) -> str:
 
 def _told(frame: FrameType) -> Collective:
     name, where = _name(frame), failure.where_of(frame)
-    if not where and _is_of_a_reducer(frame):
+    if not where and frame.f_code.co_filename.endswith(_BACKWARD):
         # An accelerator's backward pass is in a thread of autograd's, for which the main one waits.
         where = failure.where_of(sys._current_frames().get(threading.main_thread().ident or 0))
     if name == "wait_for_everyone":

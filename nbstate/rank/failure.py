@@ -39,6 +39,7 @@ _COLLECTIVES = tuple(
     for path in (
         "torch/distributed/distributed_c10d.py",
         "torch/distributed/_functional_collectives.py",
+        "nbstate/rank/functional.py",
     )
 )
 _WAITING = f"{_OURS}state{os.sep}waiting.py"
@@ -221,7 +222,8 @@ def is_cell(filename: str) -> bool:
 
 def is_users(filename: str) -> bool:
     """Tell whether a source file is the user's own, not a library's."""
-    return not (filename.startswith((*_libraries(), "<frozen")) or is_ours(filename))
+    generated = ("<frozen", "<eval_with_key>")  # the latter is what the compiler writes
+    return not (filename.startswith((*_libraries(), *generated)) or is_ours(filename))
 
 
 @functools.cache

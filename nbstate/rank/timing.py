@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from nbstate.rank import bootstrap, collectives, failure, reducer
+from nbstate.rank import bootstrap, collectives, failure, functional, reducer
 from nbstate.rank.trace import METHODS
 from nbstate.wire import STEP, Collective, Span, Traced
 
@@ -59,6 +59,7 @@ class Recorder:
         Work.wait = self._waited(Work.wait)  # type: ignore[method-assign]
         register_optimizer_step_post_hook(self._stepped)
         reducer.install(late=late)
+        functional.install()
 
     def _stepped(self, optimizer: Any, _args: object, _kwargs: object) -> None:
         if self.on:

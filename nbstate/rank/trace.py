@@ -1,9 +1,9 @@
 """Traced collectives: each is announced to the kernel, which compares the ranks, before it begins.
 
 The methods of torch's process groups are wrapped, not its functions: a notebook may have imported
-those by name long before, and FSDP and others call them by ways of their own. What
-DistributedDataParallel calls in C++ comes here by `nbstate.rank.reducer`; what torch's functional
-collectives do there, which tensor parallel layers use, is not seen, on any rank.
+those by name long before, and FSDP and others call them by ways of their own. What is called in C++
+comes here by `nbstate.rank.reducer` from DistributedDataParallel, and by `nbstate.rank.functional`
+from torch's functional collectives, which tensor parallel layers use.
 """
 
 from __future__ import annotations

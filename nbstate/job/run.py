@@ -83,6 +83,7 @@ class Run:
         self.handlers[Traced] = lambda rank, told: self._spans[rank.index].extend(told.spans)
         self._closing_notes: list[str] = []
         self._views: list[weakref.ref[Shown]] = []
+        self.view_to_come: Shown | None = None
         self._listeners: set[threading.Event] = set()
         self._ready = threading.Event()
         self._over = threading.Event()

@@ -59,12 +59,15 @@ class View:
         """
         if self.place.watched or self.job.options.wait:
             self._begin()
+        else:
+            self.job.view_to_come = self  # until its thread keeps it
 
     def _begin(self) -> None:
         with self._beginning:
             if self._thread.ident is None:
                 self.job.listen(self.changed)
                 self._thread.start()
+                self.job.view_to_come = None
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until everything is shown, at most `timeout` seconds; tell whether it is."""

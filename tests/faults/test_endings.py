@@ -58,7 +58,10 @@ def test_a_rank_that_comes_to_wait_for_a_failed_one_has_lost_its_peer_too(notebo
     cell = notebook.run(f"""
         def train():
             if PartialState().process_index == 1:
+                while not os.path.exists("rank 0 has its group"):
+                    time.sleep(0.001)
                 raise ValueError("boom")
+            open("rank 0 has its group", "w").close()
             {call}
         notebook_launcher(train, num_processes=2)
     """)

@@ -156,7 +156,11 @@ def test_a_background_job_run_without_a_person_speaks_where_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = "from nbstate import launch\njob = launch(train, num_processes=2)"
-    book = executed([FUNCTION, launch, "6 * 7", "values = job.wait()"], tmp_path, monkeypatch)
+    book = executed(
+        [FUNCTION, launch, "import gc\ngc.collect()\n6 * 7", "values = job.wait()"],
+        tmp_path,
+        monkeypatch,
+    )
     (output,) = book.cells[2].outputs
     assert output.data["text/plain"] == "42"
     text = "".join(output.text for output in book.cells[3].outputs)

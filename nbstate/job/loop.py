@@ -46,9 +46,14 @@ from nbstate.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nbstate.job.run import Run
 
 Reason = Literal["failure", "stop", "timeout"]
+
+AT_ONCE = 8
+"""Ranks whose pipes are made before the first of them is: more would need more descriptors."""
 
 TEXT_EVERY = 0.01
 """Seconds between two reads of one stream; its pipe holds more than a rank prints in that time."""
@@ -94,9 +99,10 @@ class Loop:
         with ends.settled:
             self._guard = Guard(self._job.mark)
             self._register_ends()
+        ranks = self._job.ranks
         with self._job.start_method.ready():
-            for rank in self._job.ranks:
-                self._start_one(rank)
+            for first in range(0, len(ranks), AT_ONCE):
+                self._start_some(ranks[first : first + AT_ONCE])
         self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
         if self._job.options.timeout is not None:
@@ -130,18 +136,30 @@ class Loop:
         self._matcher = Matcher(self._send_verdict)
         self._job.take_places()
 
-    def _start_one(self, rank: Rank) -> None:
-        limits.try_descriptors(16)  # multiprocessing leaves some open if it runs out half-way
+    def _start_some(self, ranks: Sequence[Rank]) -> None:
+        """Start ranks, with as little as can be between two forks.
+
+        After a fork this process shares its memory, and copies each page that it changes first.
+        """
+        limits.try_descriptors(16 * len(ranks))  # multiprocessing leaves some open if it runs out
         with ends.settled:
-            line = Line(rank)
-            self.lines.append(line)
+            for rank in ranks:
+                self.lines.append(Line(rank))
             self._register_ends()
-            line.attach(self._job.start_method.start(setup_for(self._job, line, ends.listed())))
-            line.given()
+            lines = self.lines[-len(ranks) :]
+            setups = [setup_for(self._job, line, _not_of(line, lines)) for line in lines]
+            for line, setup in zip(lines, setups, strict=True):
+                line.attach(self._job.start_method.start(setup))
+            for line in lines:
+                line.given()
+        for line in lines:
+            self._attend(line)
+
+    def _attend(self, line: Line) -> None:
         assert self._guard is not None
-        assert rank.pid is not None
+        assert line.rank.pid is not None
         assert line.death is not None
-        self._guard.watch(rank.pid)
+        self._guard.watch(line.rank.pid)
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
         self._listen_to_text(line, "stdout")
         self._listen_to_text(line, "stderr")
@@ -374,3 +392,9 @@ class Loop:
     def _send_verdict(self, rank: int, verdict: Verdict) -> None:
         self.lines[rank].told_wrong = bool(verdict.wrong)
         self.send(rank, verdict)
+
+
+def _not_of(line: Line, lines: Sequence[Line]) -> tuple[int, ...]:
+    """Return what is open at the fork of a rank and not its own."""
+    others = (end for other in lines if other is not line for end in other.far_ends)
+    return (*ends.listed(), *others)

@@ -142,6 +142,12 @@ class Line:
         _enlarge(ours)
         return ours, far
 
+    @property
+    def far_ends(self) -> tuple[int, ...]:
+        """The descriptors that are the rank's, as long as the kernel holds them too."""
+        far = self.far_connection.fileno()
+        return far, self.far_stdout, self.far_stderr, self.far_stacks
+
     def given(self) -> None:
         """The rank has its ends: drop the kernel's copies of them."""
         for close in self._far:

@@ -73,16 +73,17 @@ def let_go(descriptors: Sequence[int]) -> None:
     in the kernel, a number may soon be another file's.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
-    # Not by pathlib, which makes an object for each.
-    open_now = os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")  # noqa: PTH208
-    ports = [number for number in map(int, open_now) if _is_listening(number)]
-    for descriptor in (*descriptors, *ports):
+    for descriptor in (*descriptors, *_ports()):
         os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
 
 
-def _is_listening(descriptor: int) -> bool:
+def _ports() -> list[int]:
+    """Return the descriptors of this process that listen for connections."""
+    # Not by pathlib, which makes an object for each.
+    opened = map(int, os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"))  # noqa: PTH208
     # Not by a socket object: to make one may change the socket, if a default timeout is set.
     found, size = ctypes.c_int(), ctypes.c_uint(ctypes.sizeof(ctypes.c_int))
     asked = socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(found), ctypes.byref(size)
-    return _libc.getsockopt(descriptor, *asked) == 0 and found.value != 0
+    ask = _libc.getsockopt
+    return [number for number in opened if ask(number, *asked) == 0 and found.value]

@@ -85,8 +85,7 @@ class Loop:
             # Interrupts are the main thread's; a rank takes them once it is ready to tell of them.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             self._job.nodes.follow(self)
-            with limits.explained(self._job.world_size):
-                self._start()
+            self._start()
             self._hear()
             while self._may_begin_again():
                 self._begin_again()
@@ -96,14 +95,15 @@ class Loop:
             self.close()
 
     def _start(self) -> None:
-        with ends.settled:
-            self._guard = Guard(self._job.mark)
-            self._register_ends()
-        ranks = self._job.ranks
-        with self._job.start_method.ready():
-            for first in range(0, len(ranks), AT_ONCE):
-                self._start_some(ranks[first : first + AT_ONCE])
-        self._job.rendezvous.open_store(self._job.world_size)
+        with limits.explained(self._job.world_size):
+            with ends.settled:
+                self._guard = Guard(self._job.mark)
+                self._register_ends()
+            ranks = self._job.ranks
+            with self._job.start_method.ready():
+                for first in range(0, len(ranks), AT_ONCE):
+                    self._start_some(ranks[first : first + AT_ONCE])
+            self._job.rendezvous.open_store(self._job.world_size)
         self._job.started()
         if self._job.options.timeout is not None:
             self._at(self._job.options.timeout - self._job.elapsed, self._out_of_time)

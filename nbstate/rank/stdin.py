@@ -38,6 +38,8 @@ def install(channel: Channel, kernel: Any, *, debugs: bool) -> None:
     getpass.getpass = asker.getpass
     # ipykernel's hook is that of an editor's debugger, which does nothing without the editor.
     sys.breakpointhook = sys.__breakpointhook__ if debugs else _no_debugger
+    if not debugs and "pdb" in sys.modules:
+        sys.modules["pdb"].set_trace = _no_debugger
     if kernel is not None:
         kernel._allow_stdin = True  # who kept a reference to `input` has the kernel's own method
         kernel._input_request = asker.request
@@ -104,12 +106,15 @@ class Asker:
 def _no_debugger(*_: Any, **__: Any) -> NoReturn:
     # Not left to the debugger: at the end of its input it quits, and says nothing of why.
     where = _users_line(sys._getframe(1))
-    raise EOFError(f"{where}: nobody is here to use the debugger; take breakpoint() out")
+    raise EOFError(f"{where}: nobody is here to use the debugger; take this line out")
 
 
 def _refuse(prompt: str, reason: str) -> NoReturn:
-    where = _users_line(sys._getframe(1))
-    raise EOFError(f"input({prompt!r}) in {where}: {reason}")
+    frame = sys._getframe(1)
+    if _in_debugger(frame):  # it takes an EOFError for "quit", and says nothing of why
+        why, *_ = reason.split(";")
+        raise bdb.BdbQuit(f"{failure.where_of(frame)}: the debugger was left: {why}")
+    raise EOFError(f"input({prompt!r}) in {_users_line(frame)}: {reason}")
 
 
 def _in_debugger(frame: FrameType | None) -> bool:

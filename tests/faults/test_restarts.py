@@ -93,3 +93,32 @@ def test_the_arguments_are_the_same_at_every_attempt(notebook):
     """)
     assert cell.error is None
     assert cell.result == "([4999950000, 4999950000], 4999950000)"
+
+
+def test_a_limit_that_only_a_further_attempt_meets_is_named(notebook, tmp_path):
+    cell = notebook.run(f"""
+        import resource
+        go = {str(tmp_path / "go")!r}
+        def train():
+            while not os.path.exists(go):
+                time.sleep(0.01)
+            raise ValueError("once more")
+        first_free = os.dup(0)
+        os.close(first_free)
+        job = launch(train, num_processes=2, max_restarts=1, view="silent")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 10, hard))
+            os.mkdir(go)  # for a file there is no descriptor left
+            while not job.done:
+                time.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        try:
+            job.wait()
+        except OSError as error:
+            print(error)
+    """)
+    assert cell.error is None
+    assert "the 2 ranks could not be started" in cell.stdout
+    assert "ulimit -n" in cell.stdout

@@ -166,13 +166,26 @@ def test_an_interrupt_gives_up_an_open_question(watched: Kernel) -> None:
     assert again.result == "'yes'"
 
 
-@pytest.mark.parametrize("question", ['input("x? ")', "getpass.getpass()", "breakpoint()"])
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [
+        ('input("x? ")', "EOFError"),
+        ("getpass.getpass()", "EOFError"),
+        ("breakpoint()", "EOFError"),
+        ("pdb.set_trace()", "EOFError"),
+        ("pdb.post_mortem(failed)", "bdb.BdbQuit"),
+    ],
+)
 @pytest.mark.parametrize("start_method", STARTS)
 def test_where_nobody_answers_the_line_is_named(
-    headless: Kernel, start_method: str, question: str
+    headless: Kernel, start_method: str, question: str, error: str
 ) -> None:
     cell = headless.run(f"""
         def train():
+            try:
+                1 / 0
+            except ZeroDivisionError as error:
+                failed = error.__traceback__
             {question}
             return "not asked"
         notebook_launcher(train, num_processes=2, start_method={start_method!r})
@@ -180,4 +193,4 @@ def test_where_nobody_answers_the_line_is_named(
     assert cell.error is not None
     assert f"in train: {question}" in cell.error.traceback
     first = cell.error.traceback.splitlines()[0]
-    assert re.match(r"rank \d of 2: EOFError: .*nobody is here to", first)
+    assert re.match(rf"rank \d of 2: {error}: .*in train: .*nobody is here to", first)

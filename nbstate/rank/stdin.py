@@ -38,8 +38,9 @@ def install(channel: Channel, kernel: Any, *, debugs: bool) -> None:
     getpass.getpass = asker.getpass
     # ipykernel's hook is that of an editor's debugger, which does nothing without the editor.
     sys.breakpointhook = sys.__breakpointhook__ if debugs else _no_debugger
-    if not debugs and "pdb" in sys.modules:
-        sys.modules["pdb"].set_trace = _no_debugger
+    pdb: Any = sys.modules.get("pdb")
+    if pdb is not None and not debugs:
+        pdb.set_trace = _no_debugger
     if kernel is not None:
         kernel._allow_stdin = True  # who kept a reference to `input` has the kernel's own method
         kernel._input_request = asker.request

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from tests.kernels import Kernel
+from tests.rank.conftest import lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.kernels import Kernel
 
 SETUP = """
 import functools, os, threading, time
@@ -53,21 +51,6 @@ def told(job):
     return [f"{row.op} {row.bytes} {row.group} {row.where.split(': ')[-1]}"
             for row in rows(job).itertuples()]
 """
-
-
-@pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("kernel")) as kernel:
-        cell = kernel.run(SETUP)
-        assert cell.error is None, cell.error
-        yield kernel
-
-
-def lines(notebook: Kernel, code: str) -> list[str]:
-    """Run a cell and return what it printed."""
-    cell = notebook.run(code)
-    assert cell.error is None, cell.error
-    return cell.stdout.splitlines()
 
 
 def test_tensor_parallel_steps_are_on_the_timeline_and_the_same_to_the_bit(

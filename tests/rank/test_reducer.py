@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
-from tests.kernels import Kernel
+from tests.rank.conftest import lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.kernels import Kernel
 
 SETUP = """
 import contextlib, functools, os, threading, time
@@ -34,21 +32,6 @@ def rows(job):
     table = job.timeline().table()
     return table[table["rank"] == 0]
 """
-
-
-@pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with Kernel(tmp_path_factory.mktemp("kernel")) as kernel:
-        cell = kernel.run(SETUP)
-        assert cell.error is None, cell.error
-        yield kernel
-
-
-def lines(notebook: Kernel, code: str) -> list[str]:
-    """Run a cell and return what it printed."""
-    cell = notebook.run(code)
-    assert cell.error is None, cell.error
-    return cell.stdout.splitlines()
 
 
 def test_buckets_are_on_the_timeline_with_their_bytes_and_the_users_line(notebook: Kernel) -> None:

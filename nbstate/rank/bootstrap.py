@@ -187,7 +187,6 @@ def _work_and_report(setup: Setup, channel: Channel) -> int:
     outcome, descriptor = _call(setup)
     if os.getpid() != this_rank:  # a child that the function forked, and that came back from it
         return 0 if isinstance(outcome, Returned) else 1
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     front.finish()
     capture.flush()
     channel.send(outcome, descriptor)
@@ -207,13 +206,16 @@ def _call(setup: Setup) -> tuple[Returned | Failed, int | None]:
         if task.prepare is not None:
             task.prepare()
         value = call(task.function, task.args, task.kwargs)
+        _hear_no_interrupt()
         weights = _weights(task.write_back) if setup.local_rank == 0 else ()
     except SystemExit as error:
+        _hear_no_interrupt()
         if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
             payload, _ = values.dump(None, "result")
             return Returned(payload, (), lingering=_lingering()), None
         return failure.describe(error), None
     except BaseException as error:
+        _hear_no_interrupt()
         return failure.describe(error), None
     try:
         payload, raw = values.dump(value, "result", setup.by_reference)
@@ -221,6 +223,16 @@ def _call(setup: Setup) -> tuple[Returned | Failed, int | None]:
     except Exception as error:
         return replace(failure.describe(error), returned=True), None
     return Returned(payload, buffers, length, weights, _lingering()), descriptor
+
+
+def _hear_no_interrupt() -> None:
+    """The function is over: an interrupt must not take the place of how it ended."""
+    while True:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except KeyboardInterrupt:  # it came just before
+            continue
+        return
 
 
 def _weights(modules: Sequence[Any]) -> tuple[bytes, ...]:

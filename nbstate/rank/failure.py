@@ -49,6 +49,7 @@ _REDUCER = f"{_OURS}rank{os.sep}reducer.py"
 def describe(error: BaseException) -> Failed:
     """Turn an exception into the message that travels to the kernel."""
     when = time.monotonic_ns()
+    error = _without_late_interrupt(error)
     frames = _frames(error.__traceback__)
     interrupted = isinstance(error, KeyboardInterrupt)
     collective = _collective(error)
@@ -65,6 +66,15 @@ def describe(error: BaseException) -> Failed:
         exit_code=_exit_code(error),
         exception=_pickled(error),
     )
+
+
+def _without_late_interrupt(error: BaseException) -> BaseException:
+    """Return what was on its way here when an interrupt came that met nobody's code but ours."""
+    before = error.__context__
+    if before is None or not isinstance(error, KeyboardInterrupt):
+        return error
+    ours = all(is_ours(frame.filename) for frame in _frames(error.__traceback__))
+    return before if ours else error
 
 
 def _says_it_all(error: BaseException) -> bool:

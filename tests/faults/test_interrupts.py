@@ -244,3 +244,22 @@ def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
 
 def shared_memory() -> list[str]:
     return [path.name for path in Path("/dev/shm").iterdir()]
+
+
+def test_one_that_comes_once_the_function_is_over_takes_nothing_of_how_it_ended(notebook):
+    cell = notebook.run("""
+        class Told(Exception):
+            def __str__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                return "told all the same"
+        class Value:
+            def __reduce__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                return str, ("returned all the same",)
+        def fail():
+            raise Told
+        print(list(notebook_launcher(Value, num_processes=2, view="silent")))
+        notebook_launcher(fail, num_processes=2, view="silent")
+    """)
+    assert cell.stdout == "['returned all the same', 'returned all the same']\n"
+    assert cell.error.traceback.splitlines()[0].endswith("of 2: Told: told all the same")

@@ -29,7 +29,7 @@ SHARED_FROM = 64 * 1024
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _NO_FILE = "<dynamic-code>"
 
-Buffers = tuple["bytes | tuple[int, int]", ...]
+Buffers = tuple["bytes | bytearray | tuple[int, int]", ...]
 
 
 class UnpicklableError(TypeError):
@@ -125,13 +125,7 @@ class _TensorData:
 
         if not memoryview(raw).nbytes:
             return torch.empty(shape, dtype=dtype)
-        # Small buffers travel inside the message as bytes, which nobody may write to.
-        writable = raw if _writable(raw) else bytearray(raw)
-        return torch.frombuffer(writable, dtype=dtype).reshape(shape)
-
-
-def _writable(raw: Any) -> bool:
-    return not memoryview(raw).readonly
+        return torch.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
 def _tensor(data: Any, is_parameter: bool, requires_grad: bool) -> Any:
@@ -268,11 +262,11 @@ def share(buffers: Sequence[pickle.PickleBuffer]) -> tuple[Buffers, int | None, 
         and length in bytes, or None and 0.
     """
     raws = [buffer.raw() for buffer in buffers]
-    placed: list[bytes | tuple[int, int]] = []
+    placed: list[bytes | bytearray | tuple[int, int]] = []
     end = 0
     for raw in raws:
         if raw.nbytes < SHARED_FROM:
-            placed.append(bytes(raw))
+            placed.append(bytes(raw) if raw.readonly else bytearray(raw))
         else:
             placed.append((end, raw.nbytes))
             end += -(-raw.nbytes // _PAGE) * _PAGE
@@ -293,7 +287,7 @@ def map_shared(buffers: Buffers, descriptor: int | None, *, private: bool = Fals
     """
     access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE
     return [
-        place if isinstance(place, bytes) else _mapped(cast("int", descriptor), place, access)
+        _mapped(cast("int", descriptor), place, access) if isinstance(place, tuple) else place
         for place in buffers
     ]
 

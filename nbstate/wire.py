@@ -177,7 +177,7 @@ class Returned:
     """
 
     payload: bytes
-    buffers: tuple[bytes | tuple[int, int], ...]
+    buffers: tuple[bytes | bytearray | tuple[int, int], ...]
     shared: int = 0
     weights: tuple[bytes, ...] = ()
     lingering: tuple[str, ...] = ()
@@ -239,7 +239,7 @@ class Task:
 
     number: int
     payload: bytes
-    buffers: tuple[bytes | tuple[int, int], ...] = ()
+    buffers: tuple[bytes | bytearray | tuple[int, int], ...] = ()
     shared: int = 0
 
 
@@ -250,7 +250,7 @@ class TaskDone:
     number: int
     seconds: float
     payload: bytes = b""
-    buffers: tuple[bytes | tuple[int, int], ...] = ()
+    buffers: tuple[bytes | bytearray | tuple[int, int], ...] = ()
     shared: int = 0
     failed: Failed | None = None
 

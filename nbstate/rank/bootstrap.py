@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 from nbstate import memory, values
 from nbstate.rank import (
     capture,
-    compiler,
     failure,
     front,
     groups,
     parent,
+    pools,
     pulse,
     states,
     timing,
@@ -136,7 +136,7 @@ def _set_up(setup: Setup) -> None:
     os.environ.update(setup.environment)
     # A DataLoader in here must find the notebook's classes, whatever the kernel's default is.
     multiprocessing.set_start_method("fork", force=True)
-    compiler.forget_the_kernels_pools()
+    pools.forget_the_kernels()
     _reset_states()
     if setup.threads is not None and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(setup.threads)
@@ -153,6 +153,7 @@ def _reset_states() -> None:
     groups.leave_the_kernels()
     if "nbstate.state" in sys.modules:
         sys.modules["nbstate.state"].reset_all("a rank was forked")
+    states.forget_accelerates()
 
 
 def seed(chosen: int | tuple[str, int] | None, rank: int) -> None:
@@ -189,6 +190,8 @@ def _work_and_report(setup: Setup, channel: Channel) -> int:
         return 0 if isinstance(outcome, Returned) else 1
     front.finish()
     capture.flush()
+    if isinstance(outcome, Returned):
+        states.leave()
     channel.send(outcome, descriptor)
     if isinstance(outcome, Failed) and not outcome.returned:
         # Peers that wait for this rank in a collective learn of its end by its closed connections.

@@ -123,14 +123,44 @@ def _exit_code(error: BaseException) -> int | None:
 
 
 def _pickled(error: BaseException) -> bytes | None:
+    names = values.names_in_main()
+    for form in (error, _Bare(error)):
+        try:
+            payload, buffers = values.dump(form, "exception", names)
+            values.load(payload, buffers)  # many exceptions pickle but cannot be made again
+        except Exception:
+            continue
+        if not buffers and len(payload) <= 1 << 20:
+            return payload
+    return None
+
+
+class _Bare:
+    """An exception that is made anew without its `__init__`, with all of it that can travel.
+
+    Pickle would call that with `args`: with what the exception passed on, not with what it got.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        kept = {name: value for name, value in vars(self._error).items() if _travels(value)}
+        return _remade, (type(self._error), self._error.args, kept)
+
+
+def _travels(value: object) -> bool:
     try:
-        payload, buffers = values.dump(error, "exception", values.names_in_main())
-        if buffers or len(payload) > 1 << 20:
-            return None
-        values.load(payload, ())  # many exceptions pickle but cannot be made again
-    except Exception:
-        return None
-    return payload
+        values.dump(value, "a part")
+    except values.UnpicklableError:
+        return False
+    return True
+
+
+def _remade(kind: type[BaseException], args: tuple[Any, ...], kept: Mapping[str, Any]) -> Any:
+    made = kind.__new__(kind, *args)
+    vars(made).update(kept)
+    return made
 
 
 # -- the traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,22 @@ HOMES = {
 def install(channel: Channel) -> None:
     """Answer inspectors."""
     channel.handlers[Inspect] = lambda _: channel.send(Inspected(snapshot()))
+
+
+def forget_accelerates() -> None:
+    """Have Accelerate's own states, where the kernel has made them, be made anew in this rank."""
+    theirs: Any = sys.modules.get("accelerate.state")
+    if theirs is not None:
+        theirs.AcceleratorState._reset_state(reset_partial_state=True)
+        theirs.GradientState._reset_state()
+
+
+def leave() -> None:
+    """The function has returned: nobody need wait for this rank any more."""
+    home: Any = sys.modules.get(HOMES["PartialState"])
+    if home is not None and home.PartialState.is_initialized():
+        with contextlib.suppress(Exception):  # the store may be gone, with another node
+            home.here().waiting().leave()
 
 
 def snapshot() -> dict[str, dict[str, str]]:

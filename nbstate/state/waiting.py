@@ -14,6 +14,7 @@ Keys, all under ``nbstate/``:
     read/<name>/<n>     how many of the others have read it
     round/<rank>        how many rounds of telling the rank has begun
     said/<n>/<rank>     what it said in round n
+    gone/<rank>         this rank comes to nothing any more: its function has returned
 
 Counting in the store and not in the process keeps ranks in step across resets of their states.
 """
@@ -52,6 +53,9 @@ class Waiting(Protocol):
         """Every rank's text; `doing` is for the notice of a rank that waits alone."""
         raise NotImplementedError
 
+    def leave(self) -> None:
+        """Have whoever waits for this rank know that it comes no more."""
+
 
 class RoundWaiting:
     """Waits made of rounds in which all exchange bytes, where there is no store: XLA and MPI."""
@@ -72,6 +76,9 @@ class RoundWaiting:
 
     def tell_everyone(self, text: str, doing: str, timeout: float) -> list[str]:
         return [each.decode() for each in self._exchange(text.encode())]
+
+    def leave(self) -> None:
+        """Nobody could be told without a round of all."""
 
 
 class StoreWaiting:
@@ -131,6 +138,9 @@ class StoreWaiting:
         self._delete(f"said/{turn - 1}/{self._rank}")
         return texts
 
+    def leave(self) -> None:
+        self._set(f"gone/{self._rank}")
+
     def _until(
         self,
         key: str,
@@ -150,8 +160,17 @@ class StoreWaiting:
                 )
             if waited >= notice_after:
                 notice_after *= 2
+                self._check_not_in_vain(missing())
                 self._notice(doing, missing(), waited)
             time.sleep(min(max(waited * _SHARE, _SHORTEST), _LONGEST))
+
+    def _check_not_in_vain(self, missing: list[int]) -> None:
+        gone = [rank for rank in missing if self._store.check([_full(f"gone/{rank}")])]
+        if gone:
+            raise RuntimeError(
+                f"rank {self._rank} waits for {_names(gone)}, whose function has returned: "
+                "every rank must come here"
+            )
 
     def _notice(self, doing: str, missing: list[int], waited: float) -> None:
         told = f"rank {self._rank} {doing}".rstrip()

@@ -104,3 +104,29 @@ def test_an_executor_of_the_kernel_and_one_of_a_rank_do_not_hold_a_rank_up(noteb
     """)
     assert cell.result == "([5, 5], 6)"
     assert "left running" not in cell.stdout
+
+
+def test_pools_of_joblib_that_the_kernel_has_made(kernel):
+    cell = kernel.run("""
+        from joblib import Parallel, delayed
+        from nbstate import notebook_launcher
+        def work(): return Parallel(n_jobs=2)(delayed(abs)(-i) for i in range(4))
+        work()
+        list(notebook_launcher(work, num_processes=2, timeout=100)), work()
+    """)
+    assert cell.error is None
+    assert cell.result == "([[0, 1, 2, 3], [0, 1, 2, 3]], [0, 1, 2, 3])"
+
+
+@INHERITED
+def test_states_of_accelerate_that_the_kernel_has_made(notebook):
+    cell = notebook.run("""
+        from accelerate import Accelerator
+        here = Accelerator(cpu=True)
+        def train():
+            accelerator = Accelerator(cpu=True)
+            return accelerator.process_index, accelerator.num_processes
+        list(notebook_launcher(train, num_processes=2)), here.num_processes
+    """)
+    assert cell.error is None
+    assert cell.result == "([(0, 2), (1, 2)], 1)"

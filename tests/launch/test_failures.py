@@ -56,6 +56,42 @@ def test_both_failures_are_listed_in_order_of_time(kernel_with_names):
     assert "<class 'KeyError'> None <class 'KeyError'>" in cell.stdout
 
 
+def test_an_exception_travels_whose_init_takes_other_arguments(kernel_with_names):
+    cell = kernel_with_names.run("""
+        import threading
+        class BadColumnError(Exception):
+            def __init__(self, table, column):
+                super().__init__(f"{table} has no {column}")
+                self.table, self.column, self.lock = table, column, threading.Lock()
+        def train():
+            raise BadColumnError("iris", "weight")
+        try:
+            notebook_launcher(train, num_processes=2)
+        except RankError as error:
+            found = error.original(BadColumnError)
+            print(found, found.table, found.column, hasattr(found, "lock"), error.__cause__ is found)
+    """)
+    assert cell.error is None
+    assert "iris has no weight iris weight False True" in cell.stdout
+
+
+def test_a_rank_that_waits_for_one_that_has_returned_is_told(kernel_with_names):
+    cell = kernel_with_names.run("""
+        import nbstate.state.waiting
+        nbstate.state.waiting.FIRST_NOTICE = 0.1
+        def train():
+            if PartialState().is_main_process:
+                PartialState().wait_for_everyone()
+        notebook_launcher(train, num_processes=2)
+    """)
+    lines = cell.error.traceback.splitlines()
+    assert lines[0] == (
+        "rank 0 of 2: RuntimeError: rank 0 waits for rank 1, whose function has returned: "
+        "every rank must come here"
+    )
+    assert any("PartialState().wait_for_everyone()" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("end", "told"),
     [

@@ -99,6 +99,30 @@ def test_tensors_come_back_whole_and_tied_weights_stay_tied(shared_kernel):
     )
 
 
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_arrays_can_be_written_to_wherever_they_arrive_and_whatever_their_size(
+    shared_kernel, start_method
+):
+    cell = shared_kernel.run(f"""
+        import numpy as np
+        from nbstate import notebook_launcher
+        def train(given):
+            given[0] += 1
+            fixed = np.arange(3)
+            fixed.flags.writeable = False
+            return given, fixed
+        for size in (3, 200_000):
+            (given, fixed), _ = notebook_launcher(
+                train, (np.zeros(size),), num_processes=2, start_method={start_method!r}
+            )
+            given[0] += 1
+            print(given[0], fixed.flags.writeable)
+    """)
+    assert cell.error is None
+    assert cell.stdout.splitlines()[-1] == "2.0 False"
+    assert cell.stdout.count("2.0 False") == 2
+
+
 def test_a_big_tensor_is_mapped_not_copied(shared_kernel):
     cell = shared_kernel.run("""
         import psutil, torch

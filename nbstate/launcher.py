@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbstate import devices, plan
 from nbstate.job import Job, logs
-from nbstate.mistakes import told_at_the_call
+from nbstate.mistakes import told_at_the_call, told_without_us
 from nbstate.options import LaunchOptions
 from nbstate.rank.call import Call
 from nbstate.results import RankResults
@@ -206,7 +206,8 @@ def _run(
             print(_ALONE)  # noqa: T201 - the opening line of the cell
         from nbstate import one_process
 
-        return one_process.run(function, args, named, options)
+        with told_without_us():
+            return one_process.run(function, args, named, options)
     from nbstate import view  # before a job has opened anything: an import can fail
 
     with told_at_the_call():

@@ -17,10 +17,12 @@ import os
 import pickle
 import sys
 import tempfile
-from types import CodeType
+from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
+
+from nbstate.environment import running_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 SHARED_FROM = 64 * 1024
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _NO_FILE = "<dynamic-code>"
+
+_ASKING = {"raw_input": ("builtins", "input"), "getpass": ("getpass", "getpass")}
+"""Methods of ipykernel's kernel, and what they stand in for while a cell runs."""
 
 Buffers = tuple["bytes | bytearray | tuple[int, int]", ...]
 
@@ -50,6 +55,9 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
             return _from_main, (name,)
         if isinstance(obj, CodeType):
             return _with_its_file(self.dispatch_table[CodeType](obj), obj)
+        kernels = isinstance(obj, MethodType) and obj.__self__ is running_kernel()
+        if kernels and obj.__name__ in _ASKING:  # who receives it asks in its own way
+            return _asking, _ASKING[obj.__name__]
         reason = _refusal(obj, within_group=self.within_group)
         if reason is not None:
             raise TypeError(reason)
@@ -135,6 +143,10 @@ def _tensor(data: Any, is_parameter: bool, requires_grad: bool) -> Any:
         return torch.nn.Parameter(data, requires_grad=requires_grad)
     # A view, so that two tensors on one piece of data can differ in whether they want a gradient.
     return data.view_as(data).requires_grad_(requires_grad) if requires_grad else data
+
+
+def _asking(module: str, name: str) -> Any:
+    return getattr(sys.modules[module], name)
 
 
 def _from_main(name: str) -> Any:

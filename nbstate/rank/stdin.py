@@ -6,7 +6,6 @@ import bdb
 import builtins
 import getpass
 import itertools
-import linecache
 import os
 import queue
 import sys
@@ -81,8 +80,9 @@ class Asker:
             waiting.put(answer)
 
     def _ask(self, prompt: str, *, password: bool) -> str:
+        asks = f"{'getpass' if password else 'input'}({prompt!r})"
         if os.getpid() != self._pid:
-            _refuse(prompt, "a process that a rank has started cannot ask")
+            _refuse(asks, "a process that a rank has started cannot ask")
         capture.flush()
         with self._lock:
             number = next(self._numbers)
@@ -98,7 +98,7 @@ class Asker:
         finally:
             del self._answers[number]
         if answer.kind == "eof":
-            _refuse(prompt, answer.text)
+            _refuse(asks, answer.text)
         if answer.kind == "interrupt":
             raise KeyboardInterrupt(answer.text)
         return answer.text
@@ -106,16 +106,17 @@ class Asker:
 
 def _no_debugger(*_: Any, **__: Any) -> NoReturn:
     # Not left to the debugger: at the end of its input it quits, and says nothing of why.
-    where = _users_line(sys._getframe(1))
+    where = failure.where_of(sys._getframe(1))
     raise EOFError(f"{where}: nobody is here to use the debugger; take this line out")
 
 
-def _refuse(prompt: str, reason: str) -> NoReturn:
+def _refuse(asks: str, reason: str) -> NoReturn:
     frame = sys._getframe(1)
+    where = failure.where_of(frame)
     if _in_debugger(frame):  # it takes an EOFError for "quit", and says nothing of why
         why, *_ = reason.split(";")
-        raise bdb.BdbQuit(f"{failure.where_of(frame)}: the debugger was left: {why}")
-    raise EOFError(f"input({prompt!r}) in {_users_line(frame)}: {reason}")
+        raise bdb.BdbQuit(f"{where}: the debugger was left: {why}")
+    raise EOFError(f"{asks} in {where}: {reason}")
 
 
 def _in_debugger(frame: FrameType | None) -> bool:
@@ -124,14 +125,3 @@ def _in_debugger(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _users_line(frame: FrameType | None) -> str:
-    while frame is not None and failure.is_ours(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        return "an unknown place"
-    code = frame.f_code
-    source = linecache.getline(code.co_filename, frame.f_lineno).strip()
-    place = f"{failure.cell_name(code.co_filename)}, line {frame.f_lineno}, in {code.co_name}"
-    return f"{place}: {source}" if source else place

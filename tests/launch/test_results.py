@@ -252,6 +252,18 @@ def test_one_process_runs_in_the_kernel(shared_kernel):
     assert cell.result == "(True, [(1, 'bf16')], [2, 2], False)"
 
 
+def test_one_process_fails_with_the_functions_own_error_and_no_frame_between(shared_kernel):
+    cell = shared_kernel.run("""
+        from nbstate import notebook_launcher
+        def train(): return {}["column"]
+        notebook_launcher(train)
+    """)
+    assert cell.error.ename == "KeyError"
+    assert 'return {}["column"]' in cell.error.traceback
+    assert "notebook_launcher(train)" in cell.error.traceback
+    assert "nbstate/" not in cell.error.traceback
+
+
 def test_weights_are_written_back_when_asked_and_a_copy_is_told_of_when_not(shared_kernel):
     cell = shared_kernel.run("""
         import torch

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SETUP = """
 import getpass, os, pdb, time
+old_getpass = getpass.getpass
 from nbstate import launch, notebook_launcher
 """
 
@@ -171,6 +172,7 @@ def test_an_interrupt_gives_up_an_open_question(watched: Kernel) -> None:
     [
         ('input("x? ")', "EOFError"),
         ("getpass.getpass()", "EOFError"),
+        ("old_getpass('key? ')", "EOFError"),
         ("breakpoint()", "EOFError"),
         ("pdb.set_trace()", "EOFError"),
         ("pdb.post_mortem(failed)", "bdb.BdbQuit"),

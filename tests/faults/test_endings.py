@@ -23,7 +23,7 @@ def test_a_rank_that_raises_comes_first_and_one_that_waits_for_it_has_lost_its_p
         slowest = 0
         for turn in range({turns}):
             job = launch(train, f"{failing} {{turn}}", num_processes=2, view="silent")
-            while "rank {1 - failing}: in barrier" not in job.stacks():
+            while "rank {1 - failing}: in barrier" not in job.stacks() and not job.done:
                 time.sleep(0.001)
             open(f"{failing} {{turn}}", "w").close()
             began = time.monotonic()
@@ -246,7 +246,7 @@ def test_a_rank_that_hears_no_interrupt_is_not_waited_for(notebook, name):
                 raise ValueError("boom")
             {wait}
         job = launch(train, num_processes=2, grace=600)
-        while "rank 0: in {told}" not in job.stacks():
+        while "rank 0: in {told}" not in job.stacks() and not job.done:
             time.sleep(0.001)
         open("{told}", "w").close()
         try:

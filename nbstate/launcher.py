@@ -323,7 +323,7 @@ def _tell_of_untouched_modules(
     left = [item for item in given if isinstance(item, kinds) and id(item) not in written]
     if left:
         names = ", ".join(sorted({type(item).__name__ for item in left}))
-        job.note_when_done(
-            f"the kernel's own {names} is as it was: the ranks trained copies; "
-            "write_back=(model,) loads rank 0's weights into it"
-        )
+        told = f"the kernel's own {names} is as it was: the ranks trained copies"
+        if any(isinstance(item, torch.nn.Module) for item in left):
+            told += "; write_back=(model,) loads rank 0's weights into the model"
+        job.note_when_done(told)

@@ -275,11 +275,18 @@ def test_weights_are_written_back_when_asked_and_a_copy_is_told_of_when_not(shar
         torch.nn.init.zeros_(model.weight)
         notebook_launcher(train, (model,), num_processes=2)
         untouched = model.weight.tolist()
-        notebook_launcher(train, (model,), num_processes=2, write_back=(model,))
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        both = lambda model, optimizer: train(model)
+        notebook_launcher(both, (model, sgd), num_processes=2, write_back=(model,))
         untouched, model.weight.tolist()
     """)
     assert cell.result == "([[0.0, 0.0], [0.0, 0.0]], [[7.0, 7.0], [7.0, 7.0]])"
-    assert cell.stdout.count("write_back=(model,)") == 1
+    notes = [line for line in cell.stdout.splitlines() if line.startswith("the kernel's own")]
+    assert notes == [
+        "the kernel's own Linear is as it was: the ranks trained copies; "
+        "write_back=(model,) loads rank 0's weights into the model",
+        "the kernel's own SGD is as it was: the ranks trained copies",
+    ]
 
 
 def test_results_are_a_sequence_that_compares_with_lists():

@@ -152,7 +152,9 @@ def _reset_signals() -> None:
 def _reset_states() -> None:
     groups.leave_the_kernels()
     if "nbstate.state" in sys.modules:
-        sys.modules["nbstate.state"].reset_all("a rank was forked")
+        sys.modules["nbstate.state"].reset_all(
+            "a rank was forked, where states and the Accelerator are made anew"
+        )
     states.forget_accelerates()
 
 

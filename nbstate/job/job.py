@@ -251,8 +251,8 @@ class Job(Run):
 
         Raises
         ------
-        OSError
-            A process, pipe or file could not be made. What had been started is gone again.
+        OSError, RuntimeError
+            A process, pipe, file or thread could not be made. What had been started is gone again.
         """
         if self._interrupts is not None and self._interrupts.count:
             self.give_up()
@@ -261,7 +261,11 @@ class Job(Run):
         _started.add(self)
         # Not the thread that runs cells: see nbstate.start.fork.
         thread = threading.Thread(target=self._live, name=f"nbstate-job-{self.number}", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:  # there may be no further one
+            self.give_up()
+            raise
         self._ready.wait()
         if self._broken is not None:
             self._over.wait()

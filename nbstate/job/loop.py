@@ -141,7 +141,8 @@ class Loop:
 
         After a fork this process shares its memory, and copies each page that it changes first.
         """
-        limits.try_descriptors(16 * len(ranks))  # multiprocessing leaves some open if it runs out
+        assert self._guard is not None
+        limits.try_descriptors(12 * len(ranks) + 4)
         with ends.settled:
             for rank in ranks:
                 self.lines.append(Line(rank))
@@ -149,17 +150,14 @@ class Loop:
             lines = self.lines[-len(ranks) :]
             setups = [setup_for(self._job, line, _not_of(line, lines)) for line in lines]
             for line, setup in zip(lines, setups, strict=True):
-                line.attach(self._job.start_method.start(setup))
+                self._guard.watch(line.attach(self._job.start_method.start(setup)))
             for line in lines:
                 line.given()
         for line in lines:
             self._attend(line)
 
     def _attend(self, line: Line) -> None:
-        assert self._guard is not None
-        assert line.rank.pid is not None
         assert line.death is not None
-        self._guard.watch(line.rank.pid)
         self.listen(line.connection.fileno(), lambda: self._hear_messages(line))
         self._listen_to_text(line, "stdout")
         self._listen_to_text(line, "stderr")

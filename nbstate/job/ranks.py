@@ -155,14 +155,15 @@ class Line:
             self._opened.remove(close)
         self._far = []
 
-    def attach(self, process: BaseProcess) -> None:
-        """Take the rank's process; `death` becomes readable when it ends."""
+    def attach(self, process: BaseProcess) -> int:
+        """Take the rank's process and return its number; `death` is readable when it ends."""
+        assert process.pid is not None
         self.process = process
         self.rank.pid = process.pid
-        assert process.pid is not None
         self.death = _death_of(process)
         if self.death != process.sentinel:
             self._opened.append(_closer(self.death))
+        return process.pid
 
     # -- hearing
 

@@ -6,11 +6,39 @@ job, ipykernel would open a socket for it, and keep it for a while.
 
 from __future__ import annotations
 
-from multiprocessing import context, popen_fork, popen_forkserver, popen_spawn_posix
+import os
+from multiprocessing import context, popen_fork, popen_forkserver, popen_spawn_posix, util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
+
+
+class _Fork(popen_fork.Popen):
+    """A fork that leaves no pipe open where it fails."""
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        # Each end is at its end once the other process is gone.
+        child, to_parent = os.pipe()
+        parent, to_child = os.pipe()
+        try:
+            self.pid = os.fork()
+        except BaseException:
+            for end in (child, to_parent, parent, to_child):
+                os.close(end)
+            raise
+        if self.pid == 0:
+            code = 1
+            try:
+                os.close(child)
+                os.close(to_child)
+                code = process_obj._bootstrap(parent_sentinel=parent)  # type: ignore[attr-defined]
+            finally:
+                os._exit(code)
+        os.close(to_parent)
+        os.close(parent)
+        self.sentinel = child
+        self.finalizer = util.Finalize(self, util.close_fds, (child, to_child))  # type: ignore[attr-defined]
 
 
 class Forked(context.ForkProcess):
@@ -18,7 +46,7 @@ class Forked(context.ForkProcess):
 
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> popen_fork.Popen:  # noqa: N802 - its name there
-        return _started(popen_fork.Popen, process_obj)
+        return _started(_Fork, process_obj)
 
 
 class FromTemplate(context.ForkServerProcess):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from itertools import product
 from pathlib import Path
 
@@ -240,6 +241,29 @@ def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
     if end == "kill":
         still = {c.laddr.port for c in psutil.net_connections() if c.status == "LISTEN"}
         assert not (listening & still)
+
+
+def test_a_kernel_that_dies_among_its_forks_takes_forked_workers_along(kernel, tmp_path):
+    told = tmp_path / "workers"
+    kernel.run(setup("fork"))
+    kernel.start(f"""
+        ballast = bytearray(os.urandom(1 << 20)) * 500  # a fork takes its time
+        def train():
+            if os.fork() == 0:
+                with open({str(told)!r}, "a") as file:
+                    file.write(f"{{os.getpid()}}\\n")
+                time.sleep(600)
+            time.sleep(600)
+        notebook_launcher(train, num_processes=8)
+    """)
+    while not told.exists() or told.read_text().count("\n") < 2:
+        time.sleep(0.001)
+    kernel.kill()
+    workers = [
+        psutil.Process(int(pid)) for pid in told.read_text().split() if psutil.pid_exists(int(pid))
+    ]
+    _, alive = psutil.wait_procs(workers, timeout=3)
+    assert alive == []
 
 
 def shared_memory() -> list[str]:

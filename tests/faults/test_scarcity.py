@@ -89,8 +89,12 @@ def test_a_process_limit_is_an_error_during_the_start_and_leaves_nothing(kernel)
     kernel.run("list(notebook_launcher(lambda: 1, num_processes=2))")  # all imports done
     cell = kernel.run("""
         import psutil, resource, shutil, tempfile
+        from pathlib import Path
         me = psutil.Process()
-        children = me.children()
+        def pipes():
+            links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+            return sum(os.readlink(path).startswith("pipe:") for path in links)
+        children, before = me.children(), pipes()
         os.setresuid(65534, 65534, 65534)       # root has no such limit
         folder = tempfile.mkdtemp(dir="/tmp")
         limit = lambda n: resource.setrlimit(resource.RLIMIT_NPROC, (me.num_threads() + n, 1 << 16))
@@ -101,7 +105,7 @@ def test_a_process_limit_is_an_error_during_the_start_and_leaves_nothing(kernel)
             except (OSError, RankError, RuntimeError) as error:
                 print(f"told: {error}".splitlines()[0])
         shutil.rmtree(folder)
-        me.children() == children
+        me.children() == children, pipes() - before
     """)
     assert cell.error is None
     told = [line for line in cell.stdout.splitlines() if line.startswith("told: ")]
@@ -109,4 +113,5 @@ def test_a_process_limit_is_an_error_during_the_start_and_leaves_nothing(kernel)
     assert [
         line for line in told if "ulimit -u" not in line and "start new thread" not in line
     ] == []
-    assert cell.result == "True"
+    # torch leaves one pipe of its own open where it is the store that gets no thread.
+    assert cell.result in ("(True, 0)", "(True, 2)")

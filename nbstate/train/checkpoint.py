@@ -110,6 +110,10 @@ class Checkpoints(Core):
         The number of ranks may differ. Ranks that the checkpoint has no random numbers for keep
         theirs. Only load what you trust: reading it can run code.
 
+        Prepared dataloaders go on by themselves, in the same order, after the last batch that was
+        used. ``skip_first_batches(loader, number)`` instead, as in Accelerate's documentation,
+        says where to go on in that epoch; the number counts from the epoch's start.
+
         Parameters
         ----------
         input_dir : str or Path, optional

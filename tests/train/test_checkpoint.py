@@ -64,7 +64,7 @@ class Training:
         self.losses = []
 
     def run(self, epochs, after_step=lambda training: None):
-        for _ in range(self.batches._next_epoch, epochs):
+        for _ in range(self.batches.setup.progress.next_epoch, epochs):
             for batch in self.batches:
                 with self.accelerator.accumulate(self.model):
                     loss = loss_of(self.model, batch)

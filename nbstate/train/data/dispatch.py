@@ -74,7 +74,7 @@ class DispatchedLoader(PreparedLoader):
         """Each round's facts, and the batch for each part."""
         # Rounds are dealt in references, (number of the batch, its row), and made of rows after.
         held: dict[int, Any] = {}
-        start, skip = self._used, self._restored(inner)
+        start, skip = self._progress.used, self._restored(inner)
 
         def references() -> Iterator[Any]:
             for number, batch in enumerate(itertools.islice(inner, skip, None)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -23,6 +23,30 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
+@dataclass
+class Progress:
+    """Where a dataloader stands, and with it the views that `skip_first_batches` makes of it.
+
+    Attributes
+    ----------
+    epoch, next_epoch : int
+        Which epoch is, or was last, gone through, and which comes next.
+    used : int
+        Of the sampler's batches: how many all ranks have used up in this epoch.
+    resume : tuple or None
+        Where the next iteration is to go on, if a saved position was loaded: how many batches are
+        used up, and torchdata's state of the inner dataloader at that point.
+    snapshots : dict
+        Such states in this epoch, by how many batches were used up.
+    """
+
+    epoch: int = 0
+    next_epoch: int = 0
+    used: int = 0
+    resume: tuple[int, Any] | None = None
+    snapshots: dict[int, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Setup:
     """All that a prepared dataloader is told.
@@ -31,15 +55,18 @@ class Setup:
     ----------
     device : torch.device, optional
         Where batches are put; None leaves them where they are.
-    skip : int
-        How many of this rank's batches are left out in every epoch.
+    skip : int, optional
+        How many of this rank's batches are left out in every epoch, in a view that skips.
+    progress : Progress
+        Shared with the views, so that a checkpoint within one of them holds its position.
     """
 
     place: DataPlace
     config: DataLoaderConfiguration
     shuffle: Shuffle
     device: torch.device | None = None
-    skip: int = 0
+    skip: int | None = None
+    progress: Progress = field(default_factory=Progress)
 
 
 class PreparedLoader:
@@ -59,8 +86,6 @@ class PreparedLoader:
         What every rank has in hand.
     number : int
         How many batches of this epoch have been handed out, to this rank.
-    epoch : int
-        Which epoch this is, from 0.
     """
 
     def __init__(self, original: DataLoader[Any], setup: Setup) -> None:
@@ -68,15 +93,9 @@ class PreparedLoader:
         self.end_of_dataloader = False
         self.round: RoundFacts | None = None
         self.number = 0
-        self.epoch = 0
         self.even_batches = setup.config.even_batches
-        self._next_epoch = 0
-        # Of the sampler's batches: used up in this epoch by all ranks, and to be left out at first.
-        self._used = 0
-        self._resume_at = 0
-        # torchdata's state of the inner dataloader, by how many batches were used up at that point.
-        self._snapshots: dict[int, Any] = {}
-        self._resume_from: Any = None
+        self._progress = setup.progress
+        self._inner_state: Any = None
         wanted = setup.config.use_stateful_dataloader or hasattr(original, "load_state_dict")
         self.stateful = wanted and isinstance(original.dataset, IterableDataset)
 
@@ -91,7 +110,7 @@ class PreparedLoader:
 
     def __len__(self) -> int:
         place, config = self.setup.place, self.setup.config
-        batches = len(self.original) - self._used_by(self.setup.skip)
+        batches = len(self.original) - self._used_by(self.setup.skip or 0)
         return count_batches(
             max(0, batches),
             place.count,
@@ -107,14 +126,19 @@ class PreparedLoader:
             self._begin_epoch()
             for (batch, facts), last in with_last(self._batches()):
                 self.end_of_dataloader, self.round = last, facts
-                self._used += facts.batches
+                self._progress.used += facts.batches
                 self.number += 1
                 yield self._placed(batch)
         finally:  # however the loop was left
-            self._used = self._resume_at = 0
+            self._progress.used = 0
             self.end_of_dataloader, self.round = False, None
             if state.initialized:
                 state._remove_dataloader(self)
+
+    @property
+    def epoch(self) -> int:
+        """Which epoch this is, from 0."""
+        return self._progress.epoch
 
     @property
     def remainder(self) -> int:
@@ -133,22 +157,24 @@ class PreparedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next: for samplers and datasets that shuffle by it."""
-        self._next_epoch = epoch
+        self._progress.next_epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where this epoch stands, in a form that any number of ranks can go on from."""
-        within = self._used > 0
+        now = self._progress
+        within = now.used > 0
+        used, inner = now.resume or (0, None)
         return {
-            "epoch": self.epoch if within else self._next_epoch,
-            "batches": self._used,
+            "epoch": now.epoch if within else now.next_epoch,
+            "batches": now.used if within else used,
             "shuffle": self.setup.shuffle.state_dict(within_epoch=within),
-            "inner": self._snapshots.get(self._used) if within else None,
+            "inner": now.snapshots.get(now.used) if within else inner,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on where the saved one stood."""
-        self._next_epoch, self._resume_at = state["epoch"], state["batches"]
-        self._resume_from = state["inner"]
+        self._progress.next_epoch = state["epoch"]
+        self._progress.resume = (state["batches"], state["inner"])
         self.setup.shuffle.load_state_dict(state["shuffle"])
 
     def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
@@ -157,22 +183,26 @@ class PreparedLoader:
 
     def _restored(self, inner: Any) -> int:
         """How many batches the inner dataloader has to skip, after torchdata restored its part."""
-        state, self._resume_from = self._resume_from, None
+        state, self._inner_state = self._inner_state, None
         if state is None or not self.stateful:
-            return self._used
+            return self._progress.used
         inner.load_state_dict(state)
         return 0
 
     def _keep_snapshot(self, inner: Any, used: int) -> None:
         if self.stateful:
-            kept = {at: state for at, state in self._snapshots.items() if at >= self._used}
-            self._snapshots = {**kept, used: inner.state_dict()}
+            now = self._progress
+            kept = {at: state for at, state in now.snapshots.items() if at >= now.used}
+            now.snapshots = {**kept, used: inner.state_dict()}
 
     def _begin_epoch(self) -> None:
-        self.epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        now, place, skip = self._progress, self.setup.place, self.setup.skip
+        now.epoch, now.next_epoch = now.next_epoch, now.next_epoch + 1
         self.number = 0
-        self._used = self._resume_at or self._used_by(self.setup.skip)
-        place = self.setup.place
+        # A view that skips says itself where to go on; the loaded position is used up by it too.
+        (resume_at, inner), now.resume = now.resume or (0, None), None
+        now.used = resume_at if skip is None else self._used_by(skip)
+        self._inner_state = inner if now.used == resume_at else None
         self.setup.shuffle.begin_epoch(self.epoch, place.index, place.count)
         loader = self.original
         for source in (loader.dataset, loader.batch_sampler, loader.sampler):
@@ -208,7 +238,7 @@ class ShardedLoader(PreparedLoader):
             self._source = Samples(*what, split)
 
     def _batches(self) -> Iterator[tuple[Any, RoundFacts]]:
-        inner, used = self._source.loader, self._used
+        inner, used = self._source.loader, self._progress.used
         skip = self._restored(inner)
         for batch, facts in self._source.batches(skip=skip, even=self.even_batches):
             used += facts.batches

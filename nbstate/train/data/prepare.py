@@ -63,6 +63,10 @@ def prepare_data_loader(
 def skip_first_batches(loader: Iterable[Any], num_batches: int = 0) -> Iterable[Any]:
     """A dataloader that leaves out the first batches of every epoch: to go on within one.
 
+    After `Accelerator.load_state` the prepared dataloader goes on where it was saved without this.
+    Where the number is given all the same, as Accelerate's documentation has it, it counts from the
+    start of that epoch, and the dataloader itself gives whole epochs from the next one on.
+
     Parameters
     ----------
     loader : DataLoader or prepared dataloader
@@ -79,7 +83,7 @@ def skip_first_batches(loader: Iterable[Any], num_batches: int = 0) -> Iterable[
     if num_batches < 0:
         raise ValueError(f"num_batches={num_batches} must be 0 or more")
     if isinstance(loader, PreparedLoader):
-        setup = dataclasses.replace(loader.setup, skip=loader.setup.skip + num_batches)
+        setup = dataclasses.replace(loader.setup, skip=(loader.setup.skip or 0) + num_batches)
         return type(loader)(loader.original, setup)
     return _Skipping(loader, num_batches)
 

@@ -53,7 +53,9 @@ class Shuffle:
 
     def state_dict(self, *, within_epoch: bool) -> dict[str, Any]:
         """What repeats the order from the start of this epoch, or of the next one."""
-        order = self._at_epoch_start if within_epoch else self.order.get_state()
+        order = self._at_epoch_start
+        if not within_epoch:
+            order = self.order.get_state() if self._resumed is None else self._resumed
         return {"order": order, "workers": self._workers_seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -4,47 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
-
 from nbstate.mistakes import told_at_the_call
-from nbstate.operations import send_to_device
-from nbstate.plugins import DataLoaderConfiguration, GradientAccumulationPlugin, adopt
-from nbstate.state import AcceleratorState, DistributedType, GradientState
+from nbstate.plugins import (
+    DataLoaderConfiguration,
+    GradientAccumulationPlugin,
+    TorchDynamoPlugin,
+    adopt,
+)
+from nbstate.state import AcceleratorState, GradientState
 from nbstate.train import parallel, precision
 from nbstate.train.accumulation import Accumulation
 from nbstate.train.checkpoint import Checkpoints
 from nbstate.train.communication import Communication
-from nbstate.train.compiling import compile_model
 from nbstate.train.control import Control
-from nbstate.train.data import PreparedLoader, prepare_data_loader
-from nbstate.train.engines import EngineDriven, initialize_deepspeed, initialize_megatron
+from nbstate.train.elsewhere import Elsewhere
 from nbstate.train.handlers import Handlers
 from nbstate.train.loop import Loop
-from nbstate.train.optimizer import AcceleratedOptimizer
-from nbstate.train.scheduler import AcceleratedScheduler
+from nbstate.train.preparing import Preparation
+from nbstate.train.randomness import checked_kinds
+from nbstate.train.saving import Saving
+from nbstate.train.settings import Settings
 from nbstate.train.trackers import Tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+    from typing import NoReturn
 
     from nbstate.plugins import (
         DeepSpeedPlugin,
         FullyShardedDataParallelPlugin,
         MegatronLMPlugin,
         ParallelismConfig,
-        TorchDynamoPlugin,
         TorchTensorParallelPlugin,
     )
     from nbstate.train.project import ProjectConfiguration
 
-_WRAPPERS = (AcceleratedOptimizer, AcceleratedScheduler, PreparedLoader)
 
-
-class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
+class Accelerator(
+    Preparation, Loop, Communication, Control, Checkpoints, Saving, Tracking, Settings, Elsewhere
+):
     """A training loop's one object: prepares what it is given and moves the states.
 
     The loop stays the user's, and runs unchanged on one process and on many, on any device. Has all
@@ -68,8 +67,15 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         Instead of `gradient_accumulation_steps`.
     fsdp_plugin, torch_tp_plugin, deepspeed_plugin, megatron_lm_plugin, parallelism_config
         How models are laid out over the ranks; without any, every rank has a copy (DDP).
+    deepspeed_plugins : dict, optional
+        The same as `deepspeed_plugin`.
     dynamo_plugin : TorchDynamoPlugin, optional
         Compile models.
+    dynamo_backend : str, optional
+        Short for ``TorchDynamoPlugin(backend=...)``.
+    rng_types : sequence of {'generator', 'torch', 'cuda', 'xpu'}, optional
+        Random numbers that all ranks share, rank 0's, from the start of each epoch of a prepared
+        dataloader. Its own ('generator') are always shared: that is the order of the samples.
     kwargs_handlers : sequence
         `AutocastKwargs`, `GradScalerKwargs`, `InitProcessGroupKwargs`,
         `DistributedDataParallelKwargs`: one of each kind at most.
@@ -116,24 +122,32 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         deepspeed_plugin: DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None = None,
         megatron_lm_plugin: MegatronLMPlugin | None = None,
         parallelism_config: ParallelismConfig | None = None,
+        deepspeed_plugins: DeepSpeedPlugin | dict[str, DeepSpeedPlugin] | None = None,
         dynamo_plugin: TorchDynamoPlugin | None = None,
-        kwargs_handlers: Sequence[Any] = (),
+        dynamo_backend: str | None = None,
+        rng_types: Iterable[str] | None = None,
+        kwargs_handlers: Sequence[Any] | None = None,
         step_scheduler_with_optimizer: bool = True,
         log_with: Any = (),
         project_dir: str | Path | None = None,
         project_config: ProjectConfiguration | None = None,
     ) -> None:
         with told_at_the_call():
-            handlers = Handlers.sorted(kwargs_handlers)
+            handlers = Handlers.sorted(kwargs_handlers or ())
+            self.rng_types = checked_kinds(rng_types)
             self.state = AcceleratorState(
                 mixed_precision=mixed_precision,
                 cpu=cpu,
                 fsdp_plugin=fsdp_plugin,
                 torch_tp_plugin=torch_tp_plugin,
-                deepspeed_plugin=deepspeed_plugin,
+                deepspeed_plugin=_one_of(
+                    deepspeed_plugin=deepspeed_plugin, deepspeed_plugins=deepspeed_plugins
+                ),
                 megatron_lm_plugin=megatron_lm_plugin,
                 parallelism_config=parallelism_config,
-                dynamo_plugin=dynamo_plugin,
+                dynamo_plugin=_one_of(
+                    dynamo_plugin=dynamo_plugin, dynamo_backend=_compiler(dynamo_backend)
+                ),
                 **handlers.process_group,
             )
             engine, steps = self.state.deepspeed_plugin, gradient_accumulation_steps
@@ -151,9 +165,16 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
         self._precision = precision.Precision(
             self.state.mixed_precision, self.state.device, handlers.autocast, handlers.scaler
         )
-        self._prepared: dict[int, tuple[Any, Any]] = {}
+        self._prepared = {}
         self._triggered, self._stop_reason, self._stopped = False, None, {}
         self._init_checkpoints(project_dir, project_config)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an Accelerator belongs to the process that made it; return what was trained instead: "
+            "accelerator.unwrap_model(model), or accelerator.get_state_dict(model) where the model "
+            "is sharded"
+        )
 
     def __repr__(self) -> str:
         kinds = ("models", "optimizers", "schedulers", "dataloaders")
@@ -163,118 +184,6 @@ class Accelerator(Loop, Communication, Control, Checkpoints, Tracking):
             f"precision {self.mixed_precision}, window of {self.gradient_accumulation_steps}; "
             f"prepared {prepared}>"
         )
-
-    def prepare(self, *args: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
-        """Models, optimizers, schedulers and dataloaders, ready for this rank.
-
-        All ranks must prepare the same things in the same order. Anything else comes back as it is,
-        moved to the device where it can be.
-
-        Parameters
-        ----------
-        *args
-            Any number of things in any order; a model comes with its optimizers in one call or in
-            an earlier one.
-        device_placement : sequence of bool, optional
-            For each argument, whether it is moved to the device; None takes the default.
-
-        Returns
-        -------
-        the prepared thing, or a tuple of them in the order given
-
-        Examples
-        --------
-        >>> model = accelerator.prepare(torch.nn.Linear(1, 1))
-        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-        >>> optimizer, scheduler = accelerator.prepare(optimizer, scheduler)
-        """
-        moves = device_placement or [None] * len(args)
-        if len(moves) != len(args):
-            raise ValueError(
-                f"device_placement has {len(moves)} values for {len(args)} things to prepare"
-            )
-        moved = [self.device_placement if move is None else move for move in moves]
-        if self.state.distributed_type is DistributedType.DEEPSPEED:
-            self._hand_to_deepspeed(args)
-        prepared = list(args)
-        # Optimizers need their model's final parameters, schedulers their optimizer's wrapper.
-        for kind in (nn.Module, torch.optim.Optimizer, object):
-            for position, thing in enumerate(args):
-                if isinstance(thing, kind):
-                    prepared[position] = self._prepare_one(thing, moved[position])
-        return prepared[0] if len(prepared) == 1 else tuple(prepared)
-
-    def _prepare_one(self, thing: Any, move: bool) -> Any:
-        """What becomes of one thing; the same for a thing prepared before, and for its wrapper."""
-        if id(thing) in self._prepared:
-            return self._prepared[id(thing)][1]
-        prepared = self._made_of(thing, move)
-        if isinstance(prepared, (nn.Module, *_WRAPPERS)):
-            self._remember(thing, prepared)
-        return prepared
-
-    def _made_of(self, thing: Any, move: bool) -> Any:
-        if isinstance(thing, nn.Module):
-            return self._prepare_model(thing, move)
-        if isinstance(thing, torch.optim.Optimizer):
-            return self._prepare_optimizer(thing)
-        if isinstance(thing, LRScheduler):
-            return self._prepare_scheduler(thing)
-        if isinstance(thing, DataLoader):
-            device = self.device if move else None
-            return prepare_data_loader(thing, self._layout.data, self.dataloader_config, device)
-        return send_to_device(thing, self.device) if move and hasattr(thing, "to") else thing
-
-    def _prepare_model(self, model: nn.Module, move: bool) -> nn.Module:
-        if move:
-            model.to(self.device)
-        if not any(True for _ in model.parameters()):
-            return model  # a loss function, say
-        self._precision.wrap(model)
-        if self.state.distributed_type is DistributedType.MEGATRON_LM:
-            placed: nn.Module = initialize_megatron(self.state, model)
-            return placed
-        return compile_model(self._layout.place(model), self.state.dynamo_plugin)
-
-    def _prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> AcceleratedOptimizer:
-        self._layout.renew(optimizer)
-        return AcceleratedOptimizer(optimizer, self._accumulation, self.scaler)
-
-    def _prepare_scheduler(self, scheduler: LRScheduler) -> AcceleratedScheduler:
-        optimizers = self._optimizers or self._all(EngineDriven)
-        followed = [each for each in optimizers if scheduler.optimizer in (each, each.optimizer)]
-        return AcceleratedScheduler(
-            scheduler,
-            followed or optimizers,
-            self._accumulation,
-            step_with_optimizer=self.step_scheduler_with_optimizer,
-        )
-
-    def _hand_to_deepspeed(self, args: Sequence[Any]) -> None:
-        plugin = self.state.deepspeed_plugin
-        assert plugin is not None
-        models = [each for each in args if isinstance(each, nn.Module)]
-        optimizers = [each for each in args if isinstance(each, torch.optim.Optimizer)]
-        loaders = [each for each in args if isinstance(each, DataLoader)]
-        if not models and not optimizers:
-            return  # further data, say
-        if len(models) != 1 or len(optimizers) > 1:
-            raise ValueError(
-                f"DeepSpeed trains one model with one optimizer, and was given {len(models)} and "
-                f"{len(optimizers)}"
-            )
-        engine, driven = initialize_deepspeed(
-            plugin,
-            self._precision.wrap(models[0]),
-            next(iter(optimizers), None),
-            next((each.batch_size for each in loaders), None),
-            self.num_processes,
-            self.gradient_accumulation_steps,
-        )
-        self._remember(models[0], engine)
-        for optimizer in optimizers:
-            self._remember(optimizer, EngineDriven(optimizer, driven, engine))
 
 
 def _accumulation_plugin(given: Any, steps: int) -> GradientAccumulationPlugin:
@@ -287,6 +196,20 @@ def _accumulation_plugin(given: Any, steps: int) -> GradientAccumulationPlugin:
             f"differ; give one of them"
         )
     return plugin
+
+
+def _one_of(**given: Any) -> Any:
+    """The one argument of two that was given, None without any."""
+    said = {name: value for name, value in given.items() if value is not None}
+    if len(said) > 1:
+        raise ValueError(f"{' and '.join(said)} say the same thing; give one of them")
+    return next(iter(said.values()), None)
+
+
+def _compiler(backend: Any) -> TorchDynamoPlugin | None:
+    if backend is None:
+        return None
+    return TorchDynamoPlugin(backend=str(getattr(backend, "value", backend)).lower())
 
 
 def _data_config(given: Any, split_batches: bool) -> DataLoaderConfiguration:

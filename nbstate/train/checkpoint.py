@@ -2,7 +2,7 @@
 
 checkpoint_3/
     checkpoint.json        what is in here; the mark of a complete checkpoint
-    model.safetensors      each model's weights (model_1.safetensors, ...), or
+    model.safetensors      each model's weights (model_1.safetensors, ...; or .bin), or
     sharded/               weights and optimizer state in shards (torch.distributed.checkpoint)
     training.pt            optimizers, schedulers, scaler, positions in the data, registered objects
     random_0.pt            random numbers, one file for each rank
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import OrderedDict  # takes the weak references that handles of hooks need
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from nbstate.plugins import adopt
 from nbstate.state import DistributedType
@@ -37,6 +39,8 @@ class Checkpoints(Core):
     """The part of an Accelerator that saves and loads."""
 
     _registered: list[Any]
+    _save_hooks: OrderedDict[int, Callable[..., object]]
+    _load_hooks: OrderedDict[int, Callable[..., object]]
 
     def _init_checkpoints(self, project_dir: str | Path | None, config: Any) -> None:
         config = adopt(ProjectConfiguration, config, "project_config") or ProjectConfiguration()
@@ -44,12 +48,21 @@ class Checkpoints(Core):
             config = dataclasses.replace(config, project_dir=project_dir)
         self.project_configuration = config
         self._registered = []
+        self._save_hooks, self._load_hooks = OrderedDict(), OrderedDict()
 
     @property
     def project_dir(self) -> Path | None:
         """The directory of the project."""
         given = self.project_configuration.project_dir
         return None if given is None else Path(given)
+
+    @property
+    def save_iteration(self) -> int:
+        """The number that the next automatically named checkpoint gets."""
+        if self.project_dir is None:
+            return 0
+        last = next(reversed(storage.numbered(self._folder(), _PREFIX)), None)
+        return 0 if last is None else int(last.name.removeprefix(_PREFIX)) + 1
 
     def register_for_checkpointing(self, *objects: Any) -> None:
         """Have further objects saved and loaded with the state.
@@ -71,7 +84,62 @@ class Checkpoints(Core):
                 )
         self._registered.extend(objects)
 
-    def save_state(self, output_dir: str | Path | None = None) -> Path:
+    def register_save_state_pre_hook(self, hook: Callable[..., object]) -> RemovableHandle:
+        """Have a function called by `save_state`, on every rank, before weights are written.
+
+        Parameters
+        ----------
+        hook : callable
+            Called as ``hook(models, weights, output_dir)``: the prepared models, a list of their
+            state dicts, and the directory to which the checkpoint is being written. A state dict
+            that it takes out of the list is not written. Of sharded models there are none in it.
+
+        Returns
+        -------
+        RemovableHandle
+            Its ``remove()`` takes the function back.
+
+        Examples
+        --------
+        >>> def note(models, weights, output_dir):
+        ...     print(len(models), list(weights[0]))
+        >>> handle = accelerator.register_save_state_pre_hook(note)
+        >>> path = accelerator.save_state("noted")
+        1 ['weight', 'bias']
+        >>> handle.remove()
+        """
+        return _added(hook, self._save_hooks)
+
+    def register_load_state_pre_hook(self, hook: Callable[..., object]) -> RemovableHandle:
+        """Have a function called by `load_state`, on every rank, before weights are read.
+
+        Parameters
+        ----------
+        hook : callable
+            Called as ``hook(models, input_dir)``: a list of the prepared models, and the
+            checkpoint's directory. A model that it takes out of the list is not read, unless it was
+            saved in shards.
+
+        Returns
+        -------
+        RemovableHandle
+            Its ``remove()`` takes the function back.
+
+        Examples
+        --------
+        >>> path = accelerator.save_state("noted")
+        >>> def note(models, input_dir):
+        ...     print(len(models), input_dir == str(path))
+        >>> handle = accelerator.register_load_state_pre_hook(note)
+        >>> path = accelerator.load_state("noted")
+        1 True
+        >>> handle.remove()
+        """
+        return _added(hook, self._load_hooks)
+
+    def save_state(
+        self, output_dir: str | Path | None = None, safe_serialization: bool = True
+    ) -> Path:
         """Write everything that is needed to go on from here: a collective.
 
         Models, optimizers, schedulers, scaler, the dataloaders' positions, random numbers of every
@@ -82,6 +150,8 @@ class Checkpoints(Core):
         ----------
         output_dir : str or Path, optional
             A directory of its own. None with automatic naming: the next number.
+        safe_serialization : bool
+            Write whole models with safetensors; False takes `torch.save`.
 
         Returns
         -------
@@ -96,7 +166,13 @@ class Checkpoints(Core):
         self._refuse_engines()
         final = self._agree(lambda: self._next_place(output_dir))
         partial = self._agree(lambda: storage.begin(final))
-        optimizers = self._weights().save(partial)
+        weights = self._weights()
+        states = weights.states()
+        left = list(states.values())
+        for hook in list(self._save_hooks.values()):
+            hook(self._models, left, str(partial))
+        wanted = {n: state for n, state in states.items() if _among(state, left)}
+        optimizers = weights.save(partial, wanted, safe=safe_serialization)
         torch.save(random_state(), partial / f"random_{self.state.process_index}.pt")
         if self.state.is_main_process:
             self._write_shared(partial, optimizers)
@@ -140,9 +216,13 @@ class Checkpoints(Core):
         self._refuse_engines()
         source = self._agree(lambda: self._complete(input_dir))
         self._check(json.loads((source / storage.MANIFEST).read_text()), source)
+        models, left = self._models, self._models
+        for hook in list(self._load_hooks.values()):
+            hook(left, str(source))
+        wanted = [number for number, model in enumerate(models) if _among(model, left)]
         # Schedulers and registered objects may hold anything: a checkpoint is trusted like code.
         training = torch.load(source / "training.pt", weights_only=False)
-        self._weights().load(source, training["optimizers"])
+        self._weights().load(source, training["optimizers"], wanted)
         for scheduler, state in zip(self._schedulers, training["schedulers"], strict=True):
             scheduler.load_state_dict(state)
         for loader, state in zip(self._dataloaders, training["dataloaders"], strict=True):
@@ -156,24 +236,6 @@ class Checkpoints(Core):
         if own.exists():
             set_random_state(torch.load(own, weights_only=True))
         return source
-
-    def save(self, obj: Any, f: str | Path) -> None:
-        """Write an object with `torch.save`, on the main process only and as a whole or not at all.
-
-        Parameters
-        ----------
-        obj : object
-            What to write.
-        f : str or Path
-            The file.
-
-        Examples
-        --------
-        >>> accelerator.save(model.state_dict(), "weights.pt")
-        """
-        if self.state.is_main_process:
-            with storage.replacing(Path(f)) as partial:
-                torch.save(obj, partial)
 
     def _refuse_engines(self) -> None:
         if self.state.distributed_type is DistributedType.DEEPSPEED:
@@ -244,9 +306,7 @@ class Checkpoints(Core):
                 "save_state needs a directory, or "
                 "ProjectConfiguration(automatic_checkpoint_naming=True)"
             )
-        last = next(reversed(storage.numbered(self._folder(), _PREFIX)), None)
-        number = 0 if last is None else int(last.name.removeprefix(_PREFIX)) + 1
-        return self._folder().absolute() / f"{_PREFIX}{number}"
+        return self._folder().absolute() / f"{_PREFIX}{self.save_iteration}"
 
     def _finish(self, final: Path, *, numbered: bool) -> None:
         storage.commit(final)
@@ -265,3 +325,16 @@ class Checkpoints(Core):
             if (place / storage.MANIFEST).exists():
                 return place
         raise FileNotFoundError(f"there is no checkpoint in {given or self._folder()}")
+
+
+def _added(
+    hook: Callable[..., object], hooks: OrderedDict[int, Callable[..., object]]
+) -> RemovableHandle:
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
+    return handle
+
+
+def _among(thing: object, things: list[Any]) -> bool:
+    """Whether a list has this very thing; state dicts are not to be compared by their tensors."""
+    return any(thing is each for each in things)

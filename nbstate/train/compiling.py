@@ -22,6 +22,13 @@ def compile_model(model: nn.Module, plugin: TorchDynamoPlugin | None) -> nn.Modu
     return model
 
 
+def forget_compiled(model: nn.Module) -> None:
+    """Have a model, and its parts, run as before `compile_model`; in place."""
+    for part in model.modules():
+        if part._compiled_call_impl is not None:
+            part._compiled_call_impl = None
+
+
 def _repeated(model: nn.Module) -> list[nn.Module]:
     """The blocks of the model's module lists; the model itself where it has none."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]

@@ -14,6 +14,7 @@ from nbstate.plugins import GradientAccumulationPlugin
 from nbstate.state import DistributedType
 from nbstate.train import parallel, precision
 from nbstate.train.clipping import clip_norm
+from nbstate.train.compiling import forget_compiled
 from nbstate.train.control import release_memory
 from nbstate.train.core import Core
 from nbstate.train.data import skip_first_batches
@@ -105,6 +106,25 @@ class Loop(Core):
         """
         return parallel.no_sync(model)
 
+    @staticmethod
+    def trigger_sync_in_backward(model: nn.Module) -> AbstractContextManager[None]:
+        """A block whose backward pass exchanges gradients after forward passes in `no_sync`.
+
+        Parameters
+        ----------
+        model : Module
+            The prepared model whose gradients, those added up before too, are exchanged.
+
+        Examples
+        --------
+        >>> with accelerator.no_sync(model):
+        ...     first, second = model(batch).mean(), model(2 * batch).mean()
+        >>> accelerator.backward(first)
+        >>> with accelerator.trigger_sync_in_backward(model):
+        ...     accelerator.backward(second)
+        """
+        return parallel.sync_in_backward(model)
+
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """The backward pass of a loss: divided by the window's batches, scaled for fp16.
 
@@ -188,6 +208,29 @@ class Loop(Core):
             if any(id(each) in wanted for each in held):
                 optimizer.finish_gradients()
 
+    def unscale_gradients(self, optimizer: Any = None) -> None:
+        """Take the fp16 scale off gradients, at the end of a window; once, whoever asks for it.
+
+        `clip_grad_norm_` and `clip_grad_value_` do it themselves; this is for other uses of them.
+
+        Parameters
+        ----------
+        optimizer : optimizer or list of them, optional
+            Prepared ones whose gradients are meant; None: all.
+
+        Examples
+        --------
+        >>> accelerator.backward(model(batch).mean())
+        >>> accelerator.unscale_gradients(optimizer)
+        >>> largest = model.weight.grad.abs().max()
+        """
+        if not self.gradient_state.sync_gradients:
+            return
+        listed = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+        for each in self._optimizers if optimizer is None else listed:
+            _, prepared = self._prepared.get(id(each), (each, each))
+            prepared.finish_gradients()
+
     def autocast(
         self, autocast_handler: AutocastKwargs | None = None
     ) -> AbstractContextManager[Any]:
@@ -237,7 +280,9 @@ class Loop(Core):
                 stack.enter_context(Join(joined))
             yield
 
-    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True) -> nn.Module:
+    def unwrap_model(
+        self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
+    ) -> nn.Module:
         """The model that was prepared, without what `prepare` put around it.
 
         Parameters
@@ -246,6 +291,8 @@ class Loop(Core):
             As it came from `prepare`. Sharded parameters stay sharded.
         keep_fp32_wrapper : bool
             False also takes mixed precision off its forward pass.
+        keep_torch_compile : bool
+            False gives it as it was before `torch.compile`.
 
         Examples
         --------
@@ -253,7 +300,9 @@ class Loop(Core):
         'Linear'
         """
         given, _ = self._prepared.get(id(model), (model, model))
-        inner = parallel.unwrap(given)
+        inner = parallel.unwrap(given, keep_compiled=keep_torch_compile)
+        if not keep_torch_compile:
+            forget_compiled(inner)
         return inner if keep_fp32_wrapper else precision.unwrap(inner)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
@@ -288,6 +337,8 @@ class Loop(Core):
         del objects
         release_memory()
         return (None,) * count
+
+    clear = free_memory
 
 
 def _listed(parameters: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:

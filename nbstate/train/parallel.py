@@ -165,12 +165,32 @@ def _no_sharded_sync(model: Any) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside of DDP and of `torch.compile`."""
+@contextmanager
+def sync_in_backward(model: Any) -> Iterator[None]:
+    """A block in which the backward pass of forward passes without sync does exchange gradients."""
+    if isinstance(model, DistributedDataParallel):
+        before = model.require_backward_grad_sync, model.require_forward_param_sync
+        model.require_backward_grad_sync = model.require_forward_param_sync = True
+        # What the forward pass would have done.
+        model.reducer.prepare_for_backward([])
+        try:
+            yield
+        finally:
+            model.require_backward_grad_sync, model.require_forward_param_sync = before
+    else:
+        if hasattr(model, "set_requires_gradient_sync"):
+            model.set_requires_gradient_sync(True)  # looked at in the backward pass
+        yield
+
+
+def unwrap(model: nn.Module, *, keep_compiled: bool = False) -> nn.Module:
+    """The model inside of DDP and of `torch.compile`, or still compiled if nothing is within."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if isinstance(model, DistributedDataParallel):
             inner = model.module
+        elif keep_compiled and inner is not None and unwrap(inner) is inner:
+            return model
         if inner is None:
             return model
         model = inner

@@ -1,12 +1,20 @@
-"""The state of every random generator of this process."""
+"""The state of every random generator of this process, saved or shared with the other ranks."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+from nbstate.operations import broadcast_object_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# What Accelerate calls the generators; that of the sampler is always shared.
+_KINDS = ("generator", "torch", "cuda", "xpu")
 
 
 def random_state() -> dict[str, Any]:
@@ -37,3 +45,28 @@ def set_random_state(state: dict[str, Any]) -> None:
     for name in ("cuda", "xpu"):
         if name in state and getattr(torch, name).is_available():
             getattr(torch, name).set_rng_state(state[name])
+
+
+def checked_kinds(given: Iterable[Any] | None) -> tuple[str, ...]:
+    """The names of generators, from text or from Accelerate's enumeration.
+
+    Raises
+    ------
+    ValueError
+        One is unknown.
+    """
+    kinds = tuple(str(getattr(each, "value", each)) for each in given or ("generator",))
+    for kind in kinds:
+        if kind not in _KINDS:
+            allowed = ", ".join(map(repr, _KINDS))
+            raise ValueError(f"rng_types has {kind!r}; it takes {allowed}")
+    return kinds
+
+
+def share_random_state(kinds: Iterable[str]) -> None:
+    """Give every rank the generators of these kinds as rank 0 has them: a collective."""
+    wanted = [kind for kind in kinds if kind != "generator"]
+    if wanted:
+        own = random_state()
+        (shared,) = broadcast_object_list([{kind: own[kind] for kind in wanted if kind in own}])
+        set_random_state({**own, **shared})

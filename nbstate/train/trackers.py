@@ -40,6 +40,11 @@ class Tracker:
 
     name: str
 
+    @property
+    def tracker(self) -> Any:
+        """What it writes with, such as wandb's run; itself where that is all there is."""
+        return self
+
     def start(self, project_name: str, directory: Path | None, **settings: Any) -> None:
         """Begin a run.
 
@@ -140,6 +145,10 @@ class TensorBoardTracker(Tracker):
 
     name = "tensorboard"
 
+    @property
+    def tracker(self) -> Any:
+        return self.writer
+
     def start(self, project_name: str, directory: Path | None, **settings: Any) -> None:
         _import("tensorboard", "pip install tensorboard")
         writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
@@ -168,6 +177,10 @@ class WandBTracker(Tracker):
     """A run of Weights & Biases; ``WANDB_MODE=offline`` keeps it on this machine."""
 
     name = "wandb"
+
+    @property
+    def tracker(self) -> Any:
+        return self.run
 
     def start(self, project_name: str, directory: Path | None, **settings: Any) -> None:
         wandb = _import("wandb", "pip install wandb")
@@ -255,8 +268,15 @@ class Tracking(Core):
             if config is not None:
                 tracker.store_init_configuration(config)
 
-    def get_tracker(self, name: str) -> Any:
+    def get_tracker(self, name: str, unwrap: bool = False) -> Any:
         """The tracker of this name; ranks that do not write get one that does nothing.
+
+        Parameters
+        ----------
+        name : str
+            The tracker's name.
+        unwrap : bool
+            Give what it writes with: TensorBoard's writer, wandb's run.
 
         Raises
         ------
@@ -278,7 +298,7 @@ class Tracking(Core):
             return NoTracker()
         for tracker in self.trackers:
             if tracker.name == name:
-                return tracker
+                return tracker.tracker if unwrap else tracker
         raise ValueError(f"tracker {name!r} has not begun; call init_trackers(project_name) first")
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """Weights and optimizer state on disk: as they are, or in the shards that ranks hold.
 
-plain      every rank has everything; rank 0 writes model.safetensors, optimizers are apart
+plain      every rank has everything; rank 0 writes model.safetensors (or pytorch_model.bin),
+           optimizers are apart
 sharded    each rank writes its part, into sharded/
 full       shards put together for the file: model.safetensors and optimizer.pt
 """
@@ -8,24 +9,26 @@ full       shards put together for the file: model.safetensors and optimizer.pt
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, load_model
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_state_dict,
     set_model_state_dict,
     set_state_dict,
 )
 
+from nbstate.train import files
 from nbstate.train.parallel import is_sharded, unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from nbstate.state import AcceleratorState
@@ -55,8 +58,23 @@ class Weights:
         plugin = state.fsdp_plugin
         self._full = plugin is not None and plugin.state_dict_type == "full_state_dict"
 
-    def save(self, directory: Path) -> list[Any]:
+    def states(self) -> dict[int, dict[str, Any]]:
+        """The weights of each model, by its number; nothing where ranks hold parts of models."""
+        return {n: model.state_dict() for n, model in enumerate(self.models) if self.plain}
+
+    def save(
+        self, directory: Path, states: Mapping[int, dict[str, Any]], *, safe: bool = True
+    ) -> list[Any]:
         """Write the weights: a collective.
+
+        Parameters
+        ----------
+        directory : Path
+            Where to.
+        states : dict
+            Those of `states` that are to be written.
+        safe : bool
+            Whole models by safetensors, not by `torch.save`.
 
         Returns
         -------
@@ -64,11 +82,13 @@ class Weights:
             What is to be kept of each optimizer beside: its state, or whether it has taken a step.
         """
         if self.plain:
-            self._save_plain(directory)
+            if self.state.is_main_process:
+                for number, state in states.items():
+                    files.write(state, directory / files.name(safe, number), safe=safe)
             return [optimizer.state_dict() for optimizer in self.optimizers]
         stepped = [bool(optimizer.state) for optimizer in self.optimizers]
         if self._full:
-            self._save_full(directory)
+            self._save_full(directory, safe=safe)
         else:
             model, optimizer = get_state_dict(self._whole(), self.optimizers)
             state_dict_saver.save(
@@ -77,8 +97,17 @@ class Weights:
         self._forget_first_steps(stepped)
         return stepped
 
-    def load(self, directory: Path, kept: list[Any]) -> None:
+    def load(self, directory: Path, kept: list[Any], wanted: Collection[int]) -> None:
         """Read the weights, into models of any layout: a collective.
+
+        Parameters
+        ----------
+        directory : Path
+            Where from.
+        kept : list
+            What `save` returned.
+        wanted : collection of int
+            The numbers of the models to read, where each has a file of its own.
 
         Raises
         ------
@@ -92,40 +121,38 @@ class Weights:
             self._load_full(directory)
             self._forget_first_steps(kept)
         else:
-            self._load_plain(directory, kept)
+            self._load_plain(directory, kept, wanted)
 
     def _whole(self) -> nn.Module:
         """All models as one, so that one optimizer may train several."""
         return nn.ModuleList(self.models)
 
-    def _save_plain(self, directory: Path) -> None:
-        if self.state.is_main_process:
-            for number, model in enumerate(self.models):
-                save_model(model, str(directory / _file(number)))
-
-    def _save_full(self, directory: Path) -> None:
+    def _save_full(self, directory: Path, *, safe: bool) -> None:
         model, optimizer = get_state_dict(self._whole(), self.optimizers, options=_FULL)
         if not self.state.is_main_process:
             return
         for number in range(len(self.models)):
             prefix = f"{number}."
-            save_file(
-                {
-                    name.removeprefix(prefix): cast("torch.Tensor", value).contiguous()
-                    for name, value in model.items()
-                    if name.startswith(prefix)
-                },
-                directory / _file(number),
-            )
+            own = {
+                name.removeprefix(prefix): value
+                for name, value in model.items()
+                if name.startswith(prefix)
+            }
+            files.write(own, directory / files.name(safe, number), safe=safe)
         torch.save(optimizer, directory / "optimizer.pt")
 
-    def _load_plain(self, directory: Path, kept: list[Any]) -> None:
+    def _load_plain(self, directory: Path, kept: list[Any], wanted: Collection[int]) -> None:
         for number, model in enumerate(self.models):
-            if is_sharded(model):
-                saved = load_file(directory / _file(number))
-                set_model_state_dict(model, dict(saved), options=_FULL)
+            if number not in wanted:
+                continue
+            safe = directory / files.name(True, number)
+            if safe.exists() and not is_sharded(model):
+                # Knows that of tied weights one name is in the file.
+                load_model(model, safe, device=str(self.state.device))
+            elif is_sharded(model):
+                set_model_state_dict(model, _read(directory, number), options=_FULL)
             else:
-                load_model(model, directory / _file(number), device=str(self.state.device))
+                model.load_state_dict(_read(directory, number))
         if self.optimizers and not self.plain:
             raise ValueError(
                 f"{directory} holds the optimizers' state for whole models, and these are sharded; "
@@ -139,7 +166,7 @@ class Weights:
         model = {
             f"{number}.{name}": value
             for number in range(len(self.models))
-            for name, value in load_file(directory / _file(number)).items()
+            for name, value in _read(directory, number).items()
         }
         optimizer = torch.load(directory / "optimizer.pt", weights_only=False)
         self._set(model, optimizer, _FULL)
@@ -173,5 +200,15 @@ class Weights:
                 optimizer.state.clear()
 
 
-def _file(number: int) -> str:
-    return f"model_{number}.safetensors" if number else "model.safetensors"
+def whole_state_dict(model: nn.Module) -> dict[str, Any]:
+    """The weights of a model that ranks hold parts of, on rank 0; nothing on others. Collective."""
+    return get_model_state_dict(model, options=_FULL)
+
+
+def _read(directory: Path, number: int) -> dict[str, Any]:
+    safe = directory / files.name(True, number)
+    if safe.exists():
+        return dict(load_file(safe))
+    path = directory / files.name(False, number)
+    weights: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights

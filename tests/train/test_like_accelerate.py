@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 import pytest
@@ -65,3 +66,47 @@ def test_the_same_script_trains_the_same_weights():
         return close(ours[0], theirs[0], 1e-6), ours[1:] == theirs[1:]
 
     assert list(debug_launcher(both)) == [(True, True)] * 2
+
+
+# Further keyword arguments of theirs, for what this one has no use for.
+UNTAKEN = {
+    "load_state": {"load_kwargs", "load_model_func_kwargs"},
+    "prepare_data_loader": {"slice_fn_for_dispatch"},
+    "save_state": {"save_model_func_kwargs"},
+}
+
+
+def test_every_name_and_argument_is_there_or_tells_what_to_use():
+    import accelerate
+
+    ours = nbstate.Accelerator
+    for name, theirs in inspect.getmembers(accelerate.Accelerator):
+        if name[0] == "_" and name != "__init__":
+            continue
+        if not hasattr(ours, name):
+            with pytest.raises(AttributeError, match=f"'{name}' and nbstate's has not: "):
+                getattr(nbstate.Accelerator(), name)
+        elif inspect.isfunction(theirs) and name not in {"init_trackers", "log"}:
+            wanted = set(inspect.signature(theirs).parameters) - UNTAKEN.get(name, set())
+            assert wanted - {"self"} <= set(inspect.signature(getattr(ours, name)).parameters), name
+    with pytest.raises(AttributeError, match="no attribute 'prepare_everything'"):
+        nbstate.Accelerator().prepare_everything  # noqa: B018
+
+
+def test_a_saved_model_is_read_by_accelerate(tmp_path):
+    import accelerate
+
+    ours = nbstate.Accelerator()
+    for safe in (True, False):
+        for limit in ("1KB", 100):  # one file; a file for almost each weight
+            where = tmp_path / f"{safe}{limit}"
+            model = mlp(seed=3)
+            ours.save_model(model, where, limit, safe)
+            found = mlp(seed=4)
+            accelerate.load_checkpoint_in_model(found, where, strict=True)
+            assert close(found.parameters(), model.parameters(), 0)
+            theirs = tmp_path / "theirs" / where.name
+            accelerate.Accelerator(cpu=True).save_model(mlp(seed=3), theirs, limit, safe)
+            assert {path.name for path in where.iterdir()} == {
+                path.name for path in theirs.iterdir()
+            }

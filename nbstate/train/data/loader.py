@@ -11,6 +11,7 @@ from nbstate.operations import send_to_device
 from nbstate.state import GradientState
 from nbstate.train.data.rounds import RoundFacts, count_batches
 from nbstate.train.data.sources import DataPlace, Samples, Stream
+from nbstate.train.randomness import share_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,6 +56,8 @@ class Setup:
     ----------
     device : torch.device, optional
         Where batches are put; None leaves them where they are.
+    rng_types : tuple of str
+        Random numbers that ranks share from the start of each epoch.
     skip : int, optional
         How many of this rank's batches are left out in every epoch, in a view that skips.
     progress : Progress
@@ -65,6 +68,7 @@ class Setup:
     config: DataLoaderConfiguration
     shuffle: Shuffle
     device: torch.device | None = None
+    rng_types: tuple[str, ...] = ()
     skip: int | None = None
     progress: Progress = field(default_factory=Progress)
 
@@ -202,6 +206,8 @@ class PreparedLoader:
         # A view that skips says itself where to go on; the loaded position is used up by it too.
         (resume_at, inner), now.resume = now.resume or (0, None), None
         now.used = resume_at if skip is None else self._used_by(skip)
+        if not resume_at:  # within an epoch random numbers go on as they were saved
+            share_random_state(self.setup.rng_types)
         self._inner_state = inner if now.used == resume_at else None
         self.setup.shuffle.begin_epoch(self.epoch, place.index, place.count)
         loader = self.original

@@ -25,6 +25,7 @@ def prepare_data_loader(
     place: DataPlace,
     config: DataLoaderConfiguration | None = None,
     device: torch.device | None = None,
+    rng_types: tuple[str, ...] = (),
 ) -> PreparedLoader:
     """One rank's dataloader, made from the one that a single process would use: a collective.
 
@@ -38,6 +39,8 @@ def prepare_data_loader(
         How batches are dealt out.
     device : torch.device, optional
         Where batches are put; None leaves them where they are.
+    rng_types : tuple of str
+        Random numbers that ranks share from the start of each epoch.
 
     Raises
     ------
@@ -53,7 +56,7 @@ def prepare_data_loader(
             f"split_batches=True cuts each batch into {place.count} equal parts, one for each "
             f"rank, and batch_size={size} is no multiple of {place.count}"
         )
-    setup = Setup(place, config, Shuffle(loader, _seed(loader, config)), device)
+    setup = Setup(place, config, Shuffle(loader, _seed(loader, config)), device, rng_types)
     streamed = isinstance(loader.dataset, IterableDataset)
     dispatched = streamed if config.dispatch_batches is None else config.dispatch_batches
     kind = DispatchedLoader if dispatched and place.count > 1 else ShardedLoader

@@ -235,13 +235,25 @@ def _descend(
     value: object, path: str, error: Exception, depth: int
 ) -> tuple[str, object, Exception]:
     """Follow the first part that does not pickle down to the smallest such part."""
-    if depth < 20 and _refusal(value) is None:
+    if depth < 20 and _refusal(value) is None and not _refuses(value):
         for step, part in _parts(value):
             try:
                 _dumps(part, {}, lambda _: None)
             except Exception as found:
                 return _descend(part, path + step, found, depth + 1)
     return path, value, error
+
+
+def _refuses(value: Any) -> bool:
+    """Tell whether it is the object itself that does not pickle, whatever its parts are."""
+    kind: Any = type(value)
+    if kind.__reduce__ is object.__reduce__:
+        return False
+    try:
+        value.__reduce__()
+    except Exception:
+        return True
+    return False
 
 
 def _parts(value: object) -> list[tuple[str, object]]:

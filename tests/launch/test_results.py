@@ -182,6 +182,8 @@ CANNOT_TRAVEL = {
     "opened": "result cannot travel between processes (_io.TextIOWrapper): an open file stays in "
     "its process; use its name, or what it holds",
     "locked": "result[0] cannot travel between processes (_thread.lock): cannot pickle",
+    "accelerator": "result['it'] cannot travel between processes (nbstate.train.accelerator."
+    "Accelerator): an Accelerator belongs to the process that made it; return what was trained",
 }
 
 
@@ -203,6 +205,8 @@ def test_a_result_that_cannot_travel_is_explained_without_frames_of_ours(shared_
             return open("held.txt")
         def locked():
             return [threading.Lock()]
+        def accelerator():
+            return {"it": Accelerator()}
     """)
     cell = shared_kernel.run(f"notebook_launcher({function}, num_processes=2)")
     assert cell.error.ename == "RankError"

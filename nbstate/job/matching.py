@@ -1,7 +1,7 @@
 """Traced collectives of all ranks, compared before they begin: a mismatch raises, and says why.
 
 Every rank announces what it is about to call and waits. Once all members of the group agree, all go
-on; as soon as two do not, or one has returned, those that wait raise and say what each has called.
+on; as soon as two do not, or one will not come, those that wait raise and say what each has called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nbstate.wire import Announced, Verdict, Withdrawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 LONELY_AFTER = 5.0
 """Seconds after which a collective that not all members have called yet is told of."""
@@ -47,7 +47,12 @@ class Matcher:
     def __init__(self, send: Callable[[int, Verdict], None]) -> None:
         self._send = send
         self._calls: dict[tuple[str, int], Call] = {}
-        self._returned: set[int] = set()
+        self._absent: dict[int, str] = {}  # ranks that come to no collective any more, and why
+
+    def begin(self, absent: Mapping[int, str]) -> None:
+        """Ranks that stay begin something new, but for those that are `absent`, with the reason."""
+        self._calls.clear()
+        self._absent = dict(absent)
 
     def take(self, rank: int, message: Announced) -> None:
         """A rank is about to call a collective."""
@@ -73,9 +78,9 @@ class Matcher:
             if not call.said:
                 del self._calls[key]
 
-    def returned(self, rank: int) -> None:
-        """A rank has returned: whoever waits for it in a collective waits in vain."""
-        self._returned.add(rank)
+    def returned(self, rank: int, why: str = "it has returned") -> None:
+        """A rank is done: whoever waits for it in a collective waits in vain."""
+        self._absent[rank] = why
         for call in self._calls.values():
             if rank in call.missing and not call.wrong:
                 call.wrong = self._wrong_with(call)
@@ -89,17 +94,22 @@ class Matcher:
             if now - call.since >= LONELY_AFTER and not (call.told or call.wrong):
                 call.told = True
                 waiting = "; ".join(f"rank {rank} {doing(rank)}" for rank in call.missing)
-                found.append(f"{_table(call)}\nwait for a member that has not come: {waiting}")
+                head = f"a collective that not all have come to within {LONELY_AFTER:g} s:"
+                tail = f"wait for a member that has not come: {waiting}"
+                found.append(f"{head}\n{_table(call)}\n{tail}")
         return found
 
     def _wrong_with(self, call: Call) -> str:
         if len({message.key for message in call.said.values()}) > 1:
             return f"the ranks call different collectives:\n{_table(call)}"
-        gone = [rank for rank in call.missing if rank in self._returned]
-        if gone:
-            who = ", ".join(map(str, gone))
-            return f"a collective that rank {who} never calls: it has returned:\n{_table(call)}"
-        return ""
+        gone: dict[str, list[str]] = {}
+        for rank in call.missing:
+            if rank in self._absent:
+                gone.setdefault(self._absent[rank], []).append(str(rank))
+        if not gone:
+            return ""
+        told = [f"rank {', '.join(ranks)} never calls: {why}" for why, ranks in gone.items()]
+        return f"a collective that {' and '.join(told)}:\n{_table(call)}"
 
     def _answer(self, call: Call, ranks: list[int]) -> None:
         for rank in ranks:

@@ -8,12 +8,12 @@ pulse counts.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nbstate.job import processes, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nbstate.job.ranks import Line
     from nbstate.job.run import Run
@@ -30,6 +30,17 @@ def _is_work(used: float, elapsed: float) -> bool:
     return used > max(BUSY * elapsed, CLOCK)
 
 
+class Errand(Protocol):
+    """What ranks that stay were asked to do: they are at work on that, or on nothing."""
+
+    @property
+    def pending(self) -> Sequence[int]:
+        """The ranks that are at it."""
+
+    def stuck(self) -> str:
+        """Return the report of those, once they have just said where they are."""
+
+
 class Watch:
     """Looks at the ranks of one run now and then. Used from the job's loop.
 
@@ -39,11 +50,17 @@ class Watch:
         The run.
     inquire
         Asks all ranks where they are, then calls what it is given.
+
+    Attributes
+    ----------
+    errand
+        Of ranks that stay: tells what they are doing now, if anything. None: it is a run.
     """
 
     def __init__(self, job: Run, inquire: Callable[[Callable[[], None]], None]) -> None:
         self._job = job
         self._inquire = inquire
+        self.errand: Callable[[], Errand | None] | None = None
         self._limit = job.options.stall_after
         self.every = 1.0 if self._limit is None else min(1.0, self._limit / 4)
         self._moved = self._spoke = time.monotonic()
@@ -66,9 +83,11 @@ class Watch:
     def look(self) -> None:
         """Read the ranks' memory and use of the CPU, and tell if nothing gets on any more."""
         now = time.monotonic()
-        for line in self._at_work():
-            used = line.measure()
-            if line.pulse is not None and line.pulse.collective is not None:
+        at_work = self._at_work()
+        for line in self._job.loop.lines:
+            used = line.measure() if line.at_work else 0.0
+            waits = line.pulse is not None and line.pulse.collective is not None
+            if waits or line not in at_work:
                 continue
             self._used[line] = self._used.get(line, 0.0) + used
             if _is_work(self._used[line], now - self._moved):
@@ -77,7 +96,12 @@ class Watch:
             self._judge(now, self._limit)
 
     def _at_work(self) -> list[Line]:
-        return [line for line in self._job.loop.lines if line.at_work]
+        lines = [line for line in self._job.loop.lines if line.at_work]
+        if self.errand is None:
+            return lines
+        errand = self.errand()
+        pending = [] if errand is None else errand.pending
+        return [line for line in lines if line.rank.index in pending]
 
     def _judge(self, now: float, limit: float) -> None:
         some_are_done = any(line.rank.state == "done" for line in self._job.loop.lines)
@@ -104,4 +128,7 @@ class Watch:
         if any(line.stack.asks_the_user for line in self._job.loop.lines):
             self.spoke()  # not stuck: somebody has yet to answer
             return
-        self._job.note(whereabouts.stall(self._job))
+        if self.errand is None:
+            self._job.note(whereabouts.stall(self._job))
+        elif (errand := self.errand()) is not None:
+            self._job.note(errand.stuck())

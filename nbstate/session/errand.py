@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from nbstate import travel, values
 from nbstate.job import report
+from nbstate.session import whereabouts
 from nbstate.session.part import Part
 from nbstate.session.release import Release
 from nbstate.wire import Task
 
 if TYPE_CHECKING:
     from nbstate.errors import RankFailure
-    from nbstate.job import Job
     from nbstate.job.output import Cursor
     from nbstate.job.ranks import Line, RankState
     from nbstate.options import LaunchOptions
+    from nbstate.session.job import SessionJob
     from nbstate.wire import Failed, TaskDone
 
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
@@ -62,7 +63,9 @@ class Errand:
 
     error = None
 
-    def __init__(self, job: Job, number: int, name: str, starts: Mapping[int, Cursor]) -> None:
+    def __init__(
+        self, job: SessionJob, number: int, name: str, starts: Mapping[int, Cursor]
+    ) -> None:
         self.job = job
         self.number = number
         self.name = name
@@ -118,13 +121,23 @@ class Errand:
         self._listeners.discard(event)
         self.job.unlisten(event)
 
+    def note(self, line: str) -> None:
+        """Keep a line that the user should read in its cell."""
+        self.notes.append(line)
+        self._changed()
+
     def stop(self) -> None:
         """Do what the first press of the stop button does; the ranks stay."""
         self.release.interrupt()
 
     def stacks(self) -> str:
         """Return where each rank is, as text."""
-        return self.job.stacks()
+        self.job.loop.collect_stacks()
+        return whereabouts.told(self)
+
+    def stuck(self) -> str:
+        """Return the report of ranks that do not get on and have just said where they are."""
+        return whereabouts.stall(self)
 
     # -- what the session does
 
@@ -132,6 +145,11 @@ class Errand:
     def pending(self) -> list[int]:
         """The ranks that have not answered and are not gone."""
         return [part.index for part in self.ranks if part.state == "running"]
+
+    @property
+    def finished(self) -> list[int]:
+        """The ranks that have done their part and did not fail in it."""
+        return [part.index for part in self.ranks if part.state == "done"]
 
     @property
     def failures(self) -> dict[int, RankFailure]:
@@ -261,6 +279,9 @@ class Errand:
             if not self.pending:
                 self._ended = time.monotonic()
             self._settled.notify_all()
+        self._changed()
+
+    def _changed(self) -> None:
         for event in tuple(self._listeners):
             event.set()
 

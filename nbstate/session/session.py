@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +81,7 @@ class Session(Variables):
             unfit = [name for name in _NOT_FOR_SESSIONS if name in options]
             if unfit:
                 raise TypeError(f"{unfit[0]}={options[unfit[0]]!r}: a session has no such option")
-            self.options = replace(LaunchOptions.from_keywords(options), stall_after=None)
+            self.options = LaunchOptions.from_keywords(options)
             plan.check_not_in_a_rank()
             self.world_size = plan.count_ranks(num_processes, self.options)
             plan.check_devices(self.world_size, self.options)
@@ -175,6 +174,7 @@ class Session(Variables):
         >>> session.cell("momentum = 0.9 + rank / 100; momentum")
         RankResults([0.9, 0.91])
         """
+        self._team.job.cells[source] = count
         call = (cells.run, (source, count), {"collect": collect})
         return self._do(ranks, call, "cell", quiet=quiet)
 

@@ -15,13 +15,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbstate import plan, values
-from nbstate.job import Job, logs
+from nbstate.job import logs
 from nbstate.job.output import Cursor
 from nbstate.rank import cells, failure, groups
 from nbstate.rank.call import Call
 from nbstate.rank.session import serve
 from nbstate.results import RankResults
 from nbstate.session.errand import Errand
+from nbstate.session.job import SessionJob
 from nbstate.session.release import cut_off
 from nbstate.start import limits
 from nbstate.start.choice import choose_start
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from nbstate.job.ranks import Rank
     from nbstate.options import LaunchOptions
     from nbstate.session.errand import Calls
+
+REFUSED = "DistributedOperationException"
+"""What a rank raises instead of a collective that the others do not call."""
 
 
 class Team:
@@ -57,8 +61,9 @@ class Team:
         where = plan.in_words(world_size, options)
         folder = logs.new_folder(options.log_dir)
         with limits.explained(world_size):
-            self.job = Job("session", start, options, world_size, where=where, log_dir=folder)
-        self.errand: Errand | None = None
+            self.job = SessionJob(
+                "session", start, options, world_size, where=where, log_dir=folder
+            )
         self.stage = Stage(self.job)
         self.seconds: dict[int, float] = {}
         self.idle_since = time.monotonic()
@@ -81,7 +86,8 @@ class Team:
         self.job.handlers[TaskDone] = self._answered
         self.job.on_failure = self._lost
         # Each rank answers unasked, once it can hear.
-        errand = self.errand = Errand(self.job, READY, "start", self._read_to)
+        errand = Errand(self.job, READY, "start", self._read_to)
+        self.job.begin(errand)
         with self.job.interruptible():
             self.job.start()
         try:
@@ -91,7 +97,12 @@ class Team:
             self.job.kill()
             self.join()
             raise
-        self.errand = None
+        self.job.errand = None
+
+    @property
+    def errand(self) -> Errand | None:
+        """What the ranks are doing now."""
+        return self.job.errand
 
     def do(self, ranks: list[int], calls: Calls, name: str, *, quiet: bool = False) -> RankResults:
         """Have ranks do something, show it, and return what each returned.
@@ -115,7 +126,7 @@ class Team:
                     self.stage.follow(errand, quiet=quiet)
                     self._finish(errand)
             finally:
-                self.errand = None
+                self.job.errand = None
                 self.idle_since = time.monotonic()
         return self._outcome(errand)
 
@@ -149,6 +160,8 @@ class Team:
         errand = self.errand
         if errand is not None and errand.number == message.number:
             errand.answered(line, message)
+            if message.failed is None:
+                self.job.finished(rank.index)
 
     def _lost(self, rank: Rank) -> None:
         if self.errand is not None:
@@ -170,8 +183,9 @@ class Team:
 
     def _errand_for(self, ranks: list[int], name: str) -> Errand:
         starts = {rank: self._read_to[rank] for rank in ranks}
-        self.errand = Errand(self.job, next(self._numbers), name, starts)
-        return self.errand
+        errand = Errand(self.job, next(self._numbers), name, starts)
+        self.job.begin(errand)
+        return errand
 
     def _read_on(self, errand: Errand) -> None:
         for rank in errand.parts:
@@ -211,7 +225,7 @@ class Team:
             errand.begin((cells.complete, (line, at), {}), {})
             return errand.parts[alive[0]].value or [] if errand.wait(2.0) else []
         finally:
-            self.errand = None
+            self.job.errand = None
             self._busy.release()
 
     def _outcome(self, errand: Errand) -> RankResults:
@@ -234,7 +248,9 @@ class Team:
         alive = [rank.index for rank in self.job.ranks if rank.alive]
         if not (failures or errand.cut) or len(alive) < self.job.world_size:
             return
-        out_of_step = errand.cut or any(failure.collective for failure in failures)
+        # One that a comparison has refused has not begun.
+        begun = [f for f in failures if f.collective and f.type_name != REFUSED]
+        out_of_step = bool(errand.cut or begun)
         if out_of_step or not self._in_step(alive):
             old = self.job.rendezvous.port
             self.job.loop.ask(lambda: cut_off(self.job, alive, old))
@@ -262,6 +278,6 @@ class Team:
     def _quietly(self, ranks: list[int], call: Any) -> list[Any]:
         errand = self._errand_for(ranks, "start")
         errand.begin(call, self.by_reference)
-        errand.wait()
+        self.stage.follow(errand, quiet=True)
         self._read_on(errand)
         return [part.value for part in errand.ranks]

@@ -18,7 +18,7 @@ from nbstate.view.board import BoardView
 from nbstate.view.fold import fold, ranges
 from nbstate.view.follow import View
 from nbstate.view.page import describe
-from nbstate.view.plain import NOTEBOOK, PlainView, RankReader, bounds_of
+from nbstate.view.plain import NOTEBOOK, PlainView, RankReader, SilentView, bounds_of
 from nbstate.view.publish import Cell, this_place
 from nbstate.view.sheet import Drawing, Sheet
 from nbstate.view.terminal import Screen
@@ -95,16 +95,16 @@ class Stage:
     def follow(self, errand: Errand, *, quiet: bool) -> None:
         """Wait until an errand is over, and show it."""
         place = self._place.place
-        if quiet or self._kind == "silent":
-            errand.wait()
-        elif errand.wait(QUICK):
-            for shown in composed(errand, place, self._widgets):
-                shown.show(place)
-        else:
-            view = self._view(errand, place)
+        quiet = quiet or self._kind == "silent"
+        if not errand.wait(QUICK):
+            view = self._view(errand, place, quiet=quiet)
             view.start()
             errand.wait()
             view.join()
+            return
+        if not quiet:
+            for shown in composed(errand, place, self._widgets):
+                shown.show(place)
         for note in errand.notes:
             self.tell(note)
 
@@ -116,9 +116,11 @@ class Stage:
         """The ranks are gone: their widgets stay as they are, and answer no more."""
         self._widgets.close()
 
-    def _view(self, errand: Errand, place: Place) -> View:
+    def _view(self, errand: Errand, place: Place, *, quiet: bool) -> View:
         # An errand has the face of a job, for what views read of one.
         job = cast("Job", errand)
+        if quiet:
+            return _CellNotes(job, place)
         if self._kind == "board" and isinstance(place, Cell):
             try:
                 return _CellBoard(job, place, self._widgets)
@@ -157,6 +159,10 @@ class _CellBoard(_OfACell, BoardView):
                     part.show(place)
         if self._widget is not None:
             self._close()
+
+
+class _CellNotes(_OfACell, SilentView):
+    """Nothing but what the user should know in any case, such as where ranks are stuck."""
 
 
 class _CellText(_OfACell, PlainView):

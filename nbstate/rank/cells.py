@@ -7,20 +7,24 @@ gets a shell of its own, without history. Names live in `__main__`, as in the ke
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
 from nbstate.rank import bootstrap, failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 LONGEST = 200
 """Characters of a value in a table."""
 
 
+_TORCH = f"{os.sep}torch{os.sep}"
+_NO_GROUP = "Default process group has not been initialized"
 _EXITS = "the cell ends here and the rank stays: session.close() ends the ranks"
 
 
@@ -169,6 +173,7 @@ class _Cells:
             shell.compile.get_code_name = self._name_by_number
         shell.Completer.use_jedi = False  # it takes a second to load, and the names live here
         shell._showtraceback = self._keep_traceback
+        shell.InteractiveTB.structured_traceback = _pruning(shell.InteractiveTB)
         warnings.filterwarnings("ignore", "To exit: use 'exit'", UserWarning)  # of no use here
         shell.set_hook("show_in_pager", page.as_hook(_print_page), 0)  # type: ignore[no-untyped-call]
 
@@ -198,6 +203,60 @@ class _Cells:
             from nbstate.rank import display
 
             display.install(bootstrap.talk, here.stdout, self.shell)
+
+
+def _pruning(tracebacks: Any) -> Callable[..., Any]:
+    """Return what makes IPython's tracebacks, but without lines that are of no use to the user."""
+    make = tracebacks.structured_traceback
+
+    def made(kind: type, error: BaseException, trace: TracebackType | None, **more: Any) -> Any:
+        before = [(cause, cause.__traceback__) for cause in _chain(error)]
+        try:
+            for cause, whole in before:
+                cause.__traceback__ = _pruned(whole, cause)
+            return make(kind, error, _pruned(trace, error), **more)
+        finally:
+            for cause, whole in before:  # what ranks waited in is read from it
+                cause.__traceback__ = whole
+
+    return made
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _pruned(trace: TracebackType | None, error: BaseException) -> TracebackType | None:
+    """Leave nbstate's own lines out, and torch's too where the mistake is the call."""
+    whole = []
+    while trace is not None:
+        whole.append(trace)
+        trace = trace.tb_next
+    torchs = is_of_the_call(error)
+    kept = [
+        part
+        for part in whole
+        if not (file := part.tb_frame.f_code.co_filename).startswith(failure._OURS)
+        and not (torchs and _TORCH in file)
+    ]
+    found = None
+    for part in reversed(kept or whole):
+        found = TracebackType(found, part.tb_frame, part.tb_lasti, part.tb_lineno)
+    return found
+
+
+def is_of_the_call(error: BaseException) -> bool:
+    """Tell whether a collective was refused before it began: the line that called it says all."""
+    return lacks_group(error) or type(error).__name__ == "DistributedOperationException"
+
+
+def lacks_group(error: BaseException) -> bool:
+    """Tell whether a collective was called before there was a process group."""
+    return isinstance(error, (ValueError, RuntimeError)) and _NO_GROUP in str(error)
 
 
 def _hook(shell: Any) -> Any:

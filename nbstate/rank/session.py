@@ -95,9 +95,17 @@ class Server:
 
 def _described(error: BaseException) -> Failed:
     if isinstance(error, cells.CellRaisedError):
-        return replace(failure.describe(error.error), traceback=error.traceback)
-    told = failure.describe(error)
-    if isinstance(error, NameError) and error.name is not None:
-        advice = f"the ranks have no {error.name}: session.push({error.name}=...) gives it to them"
-        return replace(told, traceback=f"{told.traceback.rstrip()}\n{advice}\n")
-    return told
+        told = replace(failure.describe(error.error), traceback=error.traceback)
+        advice = _advice(error.error, in_cell=True)
+    else:
+        told = failure.describe(error)
+        advice = _advice(error, in_cell=False)
+    return replace(told, traceback=f"{told.traceback.rstrip()}\n{advice}\n") if advice else told
+
+
+def _advice(error: BaseException, *, in_cell: bool) -> str:
+    if cells.lacks_group(error):
+        return "the ranks have no process group yet: PartialState() in a %%ranks cell makes it"
+    if isinstance(error, NameError) and error.name is not None and not in_cell:
+        return f"the ranks have no {error.name}: session.push({error.name}=...) gives it to them"
+    return ""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from nbstate.errors import CellError
     from nbstate.job import Job
     from nbstate.job.ranks import Rank
     from nbstate.results import RankResults
@@ -283,8 +284,19 @@ class Session(Variables):
         self._team.stage.tell(line)
 
     def describe(self, expression: str) -> list[str]:
-        """Return the value of an expression on each rank, in a line; of a tensor its kind."""
-        return list(self._do("all", (cells.described, (expression,), {}), expression, quiet=True))
+        """Return the value of an expression on each rank, in a line; of a tensor its kind.
+
+        Where it fails on some ranks only, theirs is a line about that.
+        """
+        from nbstate.errors import CellError
+
+        call: Calls = (cells.described, (expression,), {})
+        try:
+            return list(self._do("all", call, expression, quiet=True))
+        except CellError as error:
+            if not error.results:
+                raise
+            return [error.results.get(r) or _in_a_line(error, r) for r in range(self.world_size)]
 
     def complete(self, line: str, at: int) -> list[str]:
         """Return how the name before position `at` of a line may go on, by a rank's names."""
@@ -315,6 +327,11 @@ class Session(Variables):
     def _check_open(self) -> None:
         if self.closed:
             raise RuntimeError("this session is closed: make a new one with Session(...)")
+
+
+def _in_a_line(error: CellError, rank: int) -> str:
+    failure: Any = error.failures[rank]
+    return "not defined" if failure.type_name == "NameError" else failure.headline
 
 
 def current() -> Session:

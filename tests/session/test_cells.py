@@ -190,3 +190,43 @@ rank""")
             "no run has ended in this kernel yet" in kernel.run("nbstate.last_run()").error.evalue
         )
         kernel.run("session.close()")
+
+
+def test_a_collective_before_there_is_a_group_says_what_makes_one(kernel):
+    kernel.run(SETUP)
+    advice = "no process group yet: PartialState() in a %%ranks cell makes it"
+    for code in ("%%ranks\ndist.barrier()", "session.run(lambda: dist.barrier())"):
+        cell = kernel.run(code)
+        assert advice in cell.error.evalue
+    cell = kernel.run("%%ranks\ndist.barrier()")
+    assert "----> 2 dist.barrier()" in cell.error.traceback
+    assert "distributed_c10d" not in cell.error.traceback
+    kernel.run("session.close()")
+
+
+def test_tracebacks_of_traced_ranks_have_no_line_of_nbstate(kernel):
+    kernel.run(SETUP.replace("Session(2)", "Session(2, trace=True)"))
+    kernel.run("%%ranks\nstate = PartialState()")
+    cell = kernel.run("%%ranks\ndist.barrier() if rank else dist.all_reduce(torch.ones(2))")
+    assert "the ranks call different collectives" in cell.error.evalue
+    assert "----> 2 dist.barrier() if rank" in cell.error.traceback
+    for ours in ("trace.py", "timing.py", "distributed_c10d"):
+        assert ours not in cell.error.traceback
+    cell = kernel.run("""%%ranks
+try:
+    dist.broadcast(torch.ones(1), src=rank)
+except Exception as error:
+    raise ValueError("mine") from error""")
+    assert "ValueError: mine" in cell.error.evalue
+    assert "in <module>: dist.broadcast(torch.ones(1), src=rank)" in cell.error.traceback
+    assert "trace.py" not in cell.error.traceback
+    kernel.run("session.close()")
+
+
+def test_a_table_has_a_row_for_a_rank_where_the_expression_fails(two):
+    two.run("%%ranks 0\nonly_on_one = 1")
+    cell = two.run("%ranks only_on_one")
+    assert cell.result.splitlines()[1:] == ["0     1", "1     not defined  differs"]
+    cell = two.run("%ranks 1 // rank")
+    assert "0     ZeroDivisionError: integer" in cell.result
+    assert "the ranks have no nowhere" in two.run("%ranks nowhere").error.evalue

@@ -69,6 +69,10 @@ class Session(Variables):
     name such as `session` keeps it, for ``%%ranks`` too. A function given to `run` travels by
     value, and its globals are the rank's. Selections of ranks are as in ``%%ranks``: see `select`.
 
+    Collectives need the ranks' process group, which ``PartialState()`` in a cell on the ranks
+    makes. A cell whose ranks wait for each other in vain says after `stall_after` seconds who waits
+    where; with ``trace=True`` it fails as soon as a rank that others wait for has finished it.
+
     Examples
     --------
     >>> session = Session(2)

@@ -51,14 +51,19 @@ def _stack(line: Line, cells: Mapping[str, int]) -> Stack:
     """Return a rank's stack, up to the cell that it runs."""
     frames = tuple(takewhile(lambda frame: not frame.file.endswith(_SHELL), line.stack.frames))
     for frame in frames:
-        if "ipykernel_" in frame.file:
+        if failure.is_cell(frame.file):
             _learn(frame.file, cells)
     return Stack(frames)
 
 
 def _learn(file: str, cells: Mapping[str, int]) -> None:
     """Know the name and the source of a cell by the file that it is in a rank."""
-    name = Path(file).name
     for source, count in cells.items():
-        if file not in failure.cell_names and name in failure._names_of_cell(source):
+        if file not in failure.cell_names and _is_file_of(file, source, count):
             failure.learn_cells({file: (f"Cell In[{count}]", source.splitlines(keepends=True))})
+
+
+def _is_file_of(file: str, source: str, count: int) -> bool:
+    if file.startswith("<"):  # of a shell without a kernel, as fresh ranks have
+        return count > 0 and file.startswith(f"<ipython-input-{count}-")
+    return Path(file).name in failure._names_of_cell(source)

@@ -272,8 +272,8 @@ class JobStoppedError(_Ended):
 class CellError(RankError):
     """Some ranks of a session failed in a cell; the session goes on.
 
-    Equal failures stand together, each with its traceback. `results` has what the others' cells
-    gave.
+    Equal failures stand together, with the traceback of the first and the line of each that failed
+    elsewhere. `results` has what the others' cells gave.
     """
 
     def format_msg(self, *_: str, **__: str) -> str:
@@ -288,7 +288,7 @@ class CellError(RankError):
             if failure.secondary and self.is_real:
                 rest[failure.rank] = _in_one_line(failure, next(iter(self.failures)))
             else:
-                key = failure.headline, failure.traceback
+                key = failure.headline, "" if failure.type_name else failure.traceback
                 groups.setdefault(key, []).append(failure)
         parts = [self._group(alike) for alike in groups.values()]
         parts.append("\n".join(f"rank {rank}: {text}" for rank, text in sorted(rest.items())))
@@ -302,7 +302,9 @@ class CellError(RankError):
             f"{word} {ranges([f.rank for f in alike])} of {self.world_size}: {alike[0].headline}"
         )
         rest = "" if alike[0].type_name else alike[0].message.partition("\n")[2]
-        more = filter(None, (rest, alike[0].traceback.rstrip()))
+        elsewhere = [f for f in alike if f.traceback != alike[0].traceback]
+        lines = "\n".join(f"rank {f.rank}: the same at {f.where}" for f in elsewhere)
+        more = filter(None, (rest, alike[0].traceback.rstrip(), lines))
         return "\n\n".join((title, *more))
 
     def _render_traceback_(self) -> list[str]:

@@ -71,8 +71,8 @@ class Loop:
         self.ask, self._at = self._events.ask, self._events.at
         self.listen, self.forget = self._events.listen, self._events.forget
         self._inquiry = Inquiry(self._at)
-        self._watch = Watch(job, lambda then: self._inquiry.ask(self.lines, then))
-        self._matcher = Matcher(self._send_verdict)
+        self.watch = Watch(job, lambda then: self._inquiry.ask(self.lines, then))
+        self.matcher = Matcher(self._send_verdict)
         self._restarts_left = job.options.max_restarts
         self._leaving = False
         self.reason: Reason | None = None
@@ -107,7 +107,7 @@ class Loop:
         self._job.started()
         if self._job.options.timeout is not None:
             self._at(self._job.options.timeout - self._job.elapsed, self._out_of_time)
-        self._at(self._watch.every, self._look)
+        self._at(self.watch.every, self._look)
 
     def _may_begin_again(self) -> bool:
         """Tell whether there is to be a further attempt. Several nodes decide that together."""
@@ -133,7 +133,7 @@ class Loop:
         if self._guard is not None:
             self._guard.wait()
         self._guard, self.lines, self.reason = None, [], None
-        self._matcher = Matcher(self._send_verdict)
+        self.matcher = Matcher(self._send_verdict)
         self._job.take_places()
 
     def _start_some(self, ranks: Sequence[Rank]) -> None:
@@ -214,7 +214,7 @@ class Loop:
         if self._guard is not None:
             self._guard.wait()
         # No circle of references: big results are freed with the last name for them.
-        del self._job, self._watch, self._inquiry, self._matcher
+        del self._job, self.watch, self._inquiry, self.matcher
 
     # -- hearing
 
@@ -223,7 +223,7 @@ class Loop:
         self.forget(line.stdout if stream == "stdout" else line.stderr)
         if line.read_text(stream) != b"":
             self._at(TEXT_EVERY, lambda: self._listen_to_text(line, stream))
-        self._watch.spoke()
+        self.watch.spoke()
 
     def _listen_to_text(self, line: Line, stream: str) -> None:
         if line.rank.alive:
@@ -246,16 +246,16 @@ class Loop:
             line.rank.state = "running"
             line.began = True
             line.rank.memory = message.memory
-            self._watch.moved()
+            self.watch.moved()
         elif isinstance(message, Pulse):
             line.take_pulse(message)
             self._inquiry.check(self.lines)
             if message.moved:
-                self._watch.moved()
+                self.watch.moved()
         elif isinstance(message, Announced):
-            self._matcher.take(line.rank.index, message)
+            self.matcher.take(line.rank.index, message)
         elif isinstance(message, Withdrawn):
-            self._matcher.withdraw(line.rank.index, message)
+            self.matcher.withdraw(line.rank.index, message)
         elif isinstance(message, (Display, ClearOutput)):
             line.rank.output.draw(message)
         elif isinstance(message, Returned):
@@ -265,7 +265,7 @@ class Loop:
             (self._over_for if message.returned else self._failed)(line)
         else:
             self._job.heard(line.rank, message)
-            self._watch.moved()
+            self.watch.moved()
 
     def _take_result(self, line: Line, message: Returned) -> None:
         line.returned = message
@@ -275,8 +275,8 @@ class Loop:
     def _over_for(self, line: Line) -> None:
         """A rank's function has returned; where its value is lost, the others' are not."""
         line.rank.state = "done" if line.failed is None else "failed"
-        self._watch.spoke()
-        self._matcher.returned(line.rank.index)
+        self.watch.spoke()
+        self.matcher.returned(line.rank.index)
         if self.reason is not None:
             line.send(Leave())
         elif all(other.has_returned or other.rank.gone for other in self.lines):
@@ -382,10 +382,10 @@ class Loop:
         self._inquiry.check(self.lines)
 
     def _look(self) -> None:
-        self._watch.look()
-        for told in self._matcher.lonely(lambda rank: self.lines[rank].rank.doing):
+        self.watch.look()
+        for told in self.matcher.lonely(lambda rank: self.lines[rank].rank.doing):
             self._job.note(told)
-        self._at(self._watch.every, self._look)
+        self._at(self.watch.every, self._look)
 
     def _send_verdict(self, rank: int, verdict: Verdict) -> None:
         self.lines[rank].told_wrong = bool(verdict.wrong)

@@ -25,9 +25,9 @@ def stall(job: Run) -> str:
     lines = [line for line in job.loop.lines if line.at_work]
     done = [line.rank.index for line in job.loop.lines if line.rank.state == "done"]
     limit = f"{job.options.stall_after:g} s"
-    late = _ranks(line.rank.index for line in lines)
+    late = ranks_in_words(line.rank.index for line in lines)
     if done:
-        head = f"{late} still at work, {limit} after {_ranks(done)} returned"
+        head = f"{late} still at work, {limit} after {ranks_in_words(done)} returned"
     else:
         head = f"no sign of life from any rank for {limit}"
     return f"{head}:\n{_told(job, lines)}"
@@ -35,10 +35,10 @@ def stall(job: Run) -> str:
 
 def _told(job: Run, lines: Sequence[Line]) -> str:
     here = [rank.index for rank in job.ranks]
-    return "\n\n".join(filter(None, (_folded(lines), _mismatch(lines, here))))
+    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines, here))))
 
 
-def _mismatch(lines: Sequence[Line], here: Sequence[int]) -> str:
+def mismatch(lines: Sequence[Line], here: Sequence[int]) -> str:
     """Say what is wrong if these ranks wait for each other in vain, else ``""``.
 
     Of ranks that are not `here` but on other nodes nothing is known.
@@ -53,20 +53,23 @@ def _mismatch(lines: Sequence[Line], here: Sequence[int]) -> str:
         )
     missing = [line.rank.index for line in lines if line.rank.index not in there]
     if missing:
-        return f"{_ranks(there)} will wait until {_ranks(missing)} calls it too"
+        return f"{ranks_in_words(there)} will wait until {ranks_in_words(missing)} calls it too"
     called = next(iter(there.values()))
     absent = [rank for rank in called.members if rank in here and rank not in there]
-    return f"{_ranks(there)} waits for {_ranks(absent)} in vain" if absent else ""
+    if not absent:
+        return ""
+    wait = "waits" if len(there) == 1 else "wait"
+    return f"{ranks_in_words(there)} {wait} for {ranks_in_words(absent)} in vain"
 
 
 def _folded(lines: Sequence[Line]) -> str:
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         stack = f":\n{line.stack}" if line.stack.frames else ""
-        groups.setdefault((_state(line, lines), stack), []).append(line)
+        groups.setdefault((state_of(line, lines), stack), []).append(line)
     ordered = sorted(groups.items(), key=lambda item: _oddness(item[1]))
     return "\n\n".join(
-        f"{_ranks(line.rank.index for line in same)}{state}{stack}"
+        f"{ranks_in_words(line.rank.index for line in same)}{state}{stack}"
         for (state, stack), same in ordered
     )
 
@@ -75,7 +78,8 @@ def _oddness(same: Sequence[Line]) -> tuple[int, bool, int]:
     return len(same), same[0].collective is not None, same[0].rank.index
 
 
-def _state(line: Line, lines: Sequence[Line]) -> str:
+def state_of(line: Line, lines: Sequence[Line]) -> str:
+    """Say what one of these ranks is doing, as far as that tells it from the others."""
     if line.collective is not None:
         return f": in {line.collective}"
     if not line.began:
@@ -86,6 +90,7 @@ def _state(line: Line, lines: Sequence[Line]) -> str:
     return f": in no collective{begun}"
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Return ``rank 1``, or ``ranks 0, 2``."""
     numbers = [str(rank) for rank in ranks]
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers)}"

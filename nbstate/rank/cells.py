@@ -240,7 +240,7 @@ def _pruned(trace: TracebackType | None, error: BaseException) -> TracebackType 
     kept = [
         part
         for part in whole
-        if not (file := part.tb_frame.f_code.co_filename).startswith(failure._OURS)
+        if not failure.is_ours(file := part.tb_frame.f_code.co_filename)
         and not (torchs and _TORCH in file)
     ]
     found = None

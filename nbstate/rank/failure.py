@@ -241,12 +241,13 @@ def _number_of_cell(filename: str, shell: Any) -> int | None:
     if named:
         return int(named[1])
     cells = enumerate(shell.history_manager.input_hist_raw)
-    found = (number for number, text in cells if Path(filename).name in _names_of_cell(text))
+    found = (number for number, text in cells if Path(filename).name in names_of_cell(text))
     return max(found, default=None)
 
 
 @functools.cache
-def _names_of_cell(text: str) -> tuple[str, ...]:
+def names_of_cell(text: str) -> tuple[str, ...]:
+    """Return what ipykernel may call the file of a cell with this source."""
     from ipykernel import compiler
 
     name: Any = compiler.get_file_name

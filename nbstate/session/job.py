@@ -25,7 +25,7 @@ class SessionJob(Job):
         super().__init__(*args, **kwargs)
         self.errand: Errand | None = None
         self.cells: dict[str, int] = {}
-        self.loop._watch.errand = lambda: self.errand
+        self.loop.watch.errand = lambda: self.errand
 
     def note(self, line: str) -> None:
         """Have a line read where it belongs: in the cell that the ranks are busy with, if any."""
@@ -34,6 +34,9 @@ class SessionJob(Job):
         else:
             self.errand.note(line)
 
+    def _pressed(self) -> None:
+        self.kill()  # who was asked for nothing yet hears no interrupt, and has nothing to lose
+
     def begin(self, errand: Errand) -> None:
         """Some ranks are about to be asked for something."""
         self.errand = errand
@@ -41,11 +44,11 @@ class SessionJob(Job):
         absent = dict.fromkeys(others, "it takes no part in the cell")
 
         def begin() -> None:
-            self.loop._watch.spoke()
-            self.loop._matcher.begin(absent)
+            self.loop.watch.spoke()
+            self.loop.matcher.begin(absent)
 
         self.loop.ask(begin)
 
     def finished(self, rank: int) -> None:
         """A rank has done its part: until the others have, it is asked for no more."""
-        self.loop._matcher.returned(rank, "it has finished the cell")
+        self.loop.matcher.returned(rank, "it has finished the cell")

@@ -29,21 +29,21 @@ def told(errand: Errand) -> str:
     groups: dict[str, list[int]] = {}
     for line in lines:
         stack = _stack(line, errand.job.cells)
-        state = whereabouts._state(line, lines) + (f":\n{stack}" if stack.frames else "")
+        state = whereabouts.state_of(line, lines) + (f":\n{stack}" if stack.frames else "")
         groups.setdefault(state, []).append(line.rank.index)
     odd_first = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
-    parts = [f"{whereabouts._ranks(ranks)}{state}" for state, ranks in odd_first]
-    parts.append(whereabouts._mismatch(lines, range(errand.world_size)))
+    parts = [f"{whereabouts.ranks_in_words(ranks)}{state}" for state, ranks in odd_first]
+    parts.append(whereabouts.mismatch(lines, range(errand.world_size)))
     return "\n\n".join(filter(None, parts)) or "no rank is at work"
 
 
 def stall(errand: Errand) -> str:
     """Return the report of ranks that no longer get on, and who is done with the cell."""
-    head = f"no sign of life from {whereabouts._ranks(errand.pending)}"
+    head = f"no sign of life from {whereabouts.ranks_in_words(errand.pending)}"
     head += f" for {errand.options.stall_after:g} s"
     if errand.finished:
         are = "is" if len(errand.finished) == 1 else "are"
-        head += f"; {whereabouts._ranks(errand.finished)} {are} done with the cell"
+        head += f"; {whereabouts.ranks_in_words(errand.finished)} {are} done with the cell"
     return f"{head}:\n{told(errand)}"
 
 
@@ -66,4 +66,4 @@ def _learn(file: str, cells: Mapping[str, int]) -> None:
 def _is_file_of(file: str, source: str, count: int) -> bool:
     if file.startswith("<"):  # of a shell without a kernel, as fresh ranks have
         return count > 0 and file.startswith(f"<ipython-input-{count}-")
-    return Path(file).name in failure._names_of_cell(source)
+    return Path(file).name in failure.names_of_cell(source)

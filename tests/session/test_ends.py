@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from tests.session.conftest import SETUP
@@ -141,6 +143,18 @@ def test_a_dead_rank_is_named_with_its_last_words_and_the_others_stay(kernel):
     assert kernel.run("%%ranks 0\nkept").stdout == "[0] 0\n"
     assert kernel.run("session.refork(); session.run(lambda: rank)").result == "RankResults([0, 1])"
     kernel.run("session.close()")
+
+
+def test_an_interrupt_of_a_start_is_not_waited_out(kernel):
+    kernel.run("import nbstate, os\nlist(nbstate.notebook_launcher(int, num_processes=2))")
+    kernel.run("ballast = bytearray(os.urandom(1 << 20)) * 500  # a fork takes its time")
+    cell = kernel.start("session = nbstate.Session(8, grace=600)")
+    while not kernel.left_running():
+        pass
+    kernel.signal(signal.SIGINT)
+    kernel.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    assert kernel.left_running() == []
 
 
 def test_ranks_go_with_their_kernel(kernel):

@@ -230,3 +230,12 @@ def test_a_table_has_a_row_for_a_rank_where_the_expression_fails(two):
     cell = two.run("%ranks 1 // rank")
     assert "0     ZeroDivisionError: integer" in cell.result
     assert "the ranks have no nowhere" in two.run("%ranks nowhere").error.evalue
+
+
+def test_equal_failures_on_two_lines_are_one_traceback_and_the_other_line(two):
+    cell = two.run("%%ranks\nif rank == 0:\n    raise ValueError('no')\nraise ValueError('no')")
+    lines = cell.error.traceback.splitlines()
+    assert lines[0] == "ranks 0-1 of 2: ValueError: no"
+    assert len([line for line in lines if line.startswith("---->")]) == 1
+    assert ": the same at Cell In[" in lines[-1]
+    assert lines[-1].endswith(", in <module>: raise ValueError('no')")

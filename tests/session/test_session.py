@@ -130,10 +130,13 @@ def test_refork_again_and_again_leaves_nothing_behind(kernel):
             session.cell("state = PartialState(); dist.barrier()")
             session.refork()
             assert list(session["turn"]) == [turn, turn]
-        after = counted()
-        print("same" if after == before else (before, after))
+        until = time.monotonic() + 60
+        while any(now > then for now, then in zip(counted(), before)):
+            # A thread is gone a moment after it has said that all is over.
+            assert time.monotonic() < until, (before, counted())
+            time.sleep(0.01)
     """)
-    assert cell.stdout == "same\n", cell.error
+    assert cell.error is None, cell.error
     kernel.run("session.close()")
 
 

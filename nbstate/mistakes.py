@@ -52,10 +52,17 @@ def _rendered(error: BaseException, trim: _Trim) -> list[str]:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    return without(trace, _is_ours)
+
+
+def without(
+    trace: TracebackType | None, unwanted: Callable[[TracebackType], bool]
+) -> TracebackType | None:
+    """Return a traceback without some of its lines; None if none is left."""
     if trace is None:
         return None
-    following = _without_ours(trace.tb_next)
-    return following if _is_ours(trace) else _followed_by(trace, following)
+    following = without(trace.tb_next, unwanted)
+    return following if unwanted(trace) else _followed_by(trace, following)
 
 
 def _until_ours(trace: TracebackType | None) -> TracebackType | None:

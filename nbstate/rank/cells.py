@@ -10,14 +10,15 @@ import functools
 import os
 import sys
 import warnings
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nbstate import values
+from nbstate.mistakes import without
 from nbstate.rank import bootstrap, failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
 LONGEST = 200
 """Characters of a value in a table."""
@@ -25,6 +26,9 @@ LONGEST = 200
 
 _TORCH = f"{os.sep}torch{os.sep}"
 _NO_GROUP = "Default process group has not been initialized"
+REFUSED = "DistributedOperationException"
+"""What a rank raises instead of a collective that the others do not call."""
+
 _EXITS = "the cell ends here and the rank stays: session.close() ends the ranks"
 
 
@@ -223,35 +227,27 @@ def _pruning(tracebacks: Any) -> Callable[..., Any]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _pruned(trace: TracebackType | None, error: BaseException) -> TracebackType | None:
     """Leave nbstate's own lines out, and torch's too where the mistake is the call."""
-    whole = []
-    while trace is not None:
-        whole.append(trace)
-        trace = trace.tb_next
     torchs = is_of_the_call(error)
-    kept = [
-        part
-        for part in whole
-        if not failure.is_ours(file := part.tb_frame.f_code.co_filename)
-        and not (torchs and _TORCH in file)
-    ]
-    found = None
-    for part in reversed(kept or whole):
-        found = TracebackType(found, part.tb_frame, part.tb_lasti, part.tb_lineno)
-    return found
+
+    def unwanted(part: TracebackType) -> bool:
+        file = part.tb_frame.f_code.co_filename
+        return failure.is_ours(file) or (torchs and _TORCH in file)
+
+    return without(trace, unwanted) or trace
 
 
 def is_of_the_call(error: BaseException) -> bool:
     """Tell whether a collective was refused before it began: the line that called it says all."""
-    return lacks_group(error) or type(error).__name__ == "DistributedOperationException"
+    return lacks_group(error) or type(error).__name__ == REFUSED
 
 
 def lacks_group(error: BaseException) -> bool:

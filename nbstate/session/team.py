@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from nbstate.options import LaunchOptions
     from nbstate.session.errand import Calls
 
-REFUSED = "DistributedOperationException"
-"""What a rank raises instead of a collective that the others do not call."""
-
 
 class Team:
     """Ranks that serve until `end`.
@@ -249,7 +246,7 @@ class Team:
         if not (failures or errand.cut) or len(alive) < self.job.world_size:
             return
         # One that a comparison has refused has not begun.
-        begun = [f for f in failures if f.collective and f.type_name != REFUSED]
+        begun = [f for f in failures if f.collective and f.type_name != cells.REFUSED]
         out_of_step = bool(errand.cut or begun)
         if out_of_step or not self._in_step(alive):
             old = self.job.rendezvous.port

@@ -5,6 +5,8 @@ A row runs over both start methods, unless `forked` says in a word why forking s
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.kernels import is_helper
@@ -22,6 +24,11 @@ launch = functools.partial(nbstate.launch, start_method={method!r})
 def setup(method):
     """Return the code of a cell with the usual names, for ranks started by this method."""
     return SETUP.format(method=method)
+
+
+def shared_memory():
+    """Return the names of what stands in /dev/shm."""
+    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 def forked(why):

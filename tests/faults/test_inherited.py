@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.faults.conftest import forked
+from tests.faults.conftest import forked, shared_memory
 
 INHERITED = forked("fresh ranks inherit nothing")
 
@@ -107,6 +107,7 @@ def test_an_executor_of_the_kernel_and_one_of_a_rank_do_not_hold_a_rank_up(noteb
 
 
 def test_pools_of_joblib_that_the_kernel_has_made(kernel):
+    before = shared_memory()
     cell = kernel.run("""
         from joblib import Parallel, delayed
         from nbstate import notebook_launcher
@@ -116,6 +117,8 @@ def test_pools_of_joblib_that_the_kernel_has_made(kernel):
     """)
     assert cell.error is None
     assert cell.result == "([[0, 1, 2, 3], [0, 1, 2, 3]], [0, 1, 2, 3])"
+    kernel._manager.shutdown_kernel()  # not killed, so that joblib removes what the kernel's has
+    assert shared_memory() <= before
 
 
 @INHERITED

@@ -5,12 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from itertools import product
-from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.faults.conftest import setup
+from tests.faults.conftest import setup, shared_memory
 
 AGAIN = (
     "list(notebook_launcher(lambda: PartialState().num_processes, num_processes=2, view='silent'))"
@@ -219,7 +218,7 @@ def test_a_killed_rank_takes_its_workers_along(notebook):
 def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
     kernel.run(setup(start_method))
     kernel.run(FAMILY)
-    before = set(shared_memory())
+    before = shared_memory()
     cell = kernel.start("job = notebook_launcher(train, num_processes=2)")
     up(kernel, cell)
     family = kernel.children()
@@ -237,7 +236,7 @@ def test_a_kernels_end_takes_everything_along(kernel, start_method, end):
         kernel._manager.shutdown_kernel()
     _, alive = psutil.wait_procs(family, timeout=3)
     assert alive == []
-    assert set(shared_memory()) <= before
+    assert shared_memory() <= before
     if end == "kill":
         still = {c.laddr.port for c in psutil.net_connections() if c.status == "LISTEN"}
         assert not (listening & still)
@@ -264,10 +263,6 @@ def test_a_kernel_that_dies_among_its_forks_takes_forked_workers_along(kernel, t
     ]
     _, alive = psutil.wait_procs(workers, timeout=3)
     assert alive == []
-
-
-def shared_memory() -> list[str]:
-    return [path.name for path in Path("/dev/shm").iterdir()]
 
 
 def test_one_that_comes_once_the_function_is_over_takes_nothing_of_how_it_ended(notebook):

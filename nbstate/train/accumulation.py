@@ -96,6 +96,13 @@ class Accumulation:
             for grad in grads:
                 grad.mul_(self._weight)
 
+    # What was counted is by dataloader, and is not that of a copy or in another process.
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_calls"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _calls=weakref.WeakKeyDictionary())
+
     def state_dict(self) -> dict[str, Any]:
         """Where the window stands; gradients are not part of it."""
         return {"position": self.position, "ended": self._ended}

@@ -134,6 +134,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self.optimizer.register_step_post_hook(self._note_step)  # torch's leave theirs behind
 
     def _note_step(self, *_: Any) -> None:
         self._stepped = True

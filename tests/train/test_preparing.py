@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import random
 
@@ -170,3 +171,32 @@ def test_two_arguments_for_one_thing_are_refused():
 def test_an_accelerator_says_why_it_does_not_travel():
     with pytest.raises(TypeError, match=r"return what was trained instead: accelerator\.unwrap_mo"):
         pickle.dumps(Accelerator())
+
+
+def test_a_prepared_optimizer_and_its_schedule_travel_and_are_copied():
+    def train():
+        accelerator = Accelerator()
+        model = mlp()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        model, optimizer, schedule, batches = accelerator.prepare(
+            model, optimizer, schedule, loader(8)
+        )
+        for batch in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(loss_of(model, batch))
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+        twin = copy.deepcopy(optimizer)
+        twin.step()
+        skipped = optimizer.step_was_skipped, twin.step_was_skipped
+        return accelerator.unwrap_model(model), optimizer, schedule, skipped
+
+    for model, optimizer, schedule, skipped in debug_launcher(train):
+        assert skipped == (False, False)
+        assert schedule.get_last_lr() == [0.05 * 0.5**4] == [optimizer.param_groups[0]["lr"]]
+        # What arrives together belongs together.
+        mine, theirs = list(model.parameters()), optimizer.param_groups[0]["params"]
+        assert all(one is other for one, other in zip(mine, theirs, strict=True))
+        assert len(optimizer.state_dict()["state"]) == len(mine)

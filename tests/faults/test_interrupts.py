@@ -146,7 +146,8 @@ def test_a_job_survives_interrupts_of_other_cells(notebook):
             return 7
         job = launch(train, num_processes=2, view="silent")
     """)
-    cell = notebook.start("print('asleep', flush=True); time.sleep(600)")
+    # Not one long sleep: Python misses a signal that comes just before it asks the system to sleep.
+    cell = notebook.start("print('asleep', flush=True)\nwhile True: time.sleep(0.01)")
     notebook.read_until(lambda: "asleep" in cell.stdout)
     notebook.signal(signal.SIGINT, group=True)
     notebook.wait(cell)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nbstate.job.ranks import Line
     from nbstate.job.run import Run
+    from nbstate.wire import Collective
 
 
 def stacks(job: Run) -> str:
@@ -30,32 +31,56 @@ def stall(job: Run) -> str:
         head = f"{late} still at work, {limit} after {ranks_in_words(done)} returned"
     else:
         head = f"no sign of life from any rank for {limit}"
-    return f"{head}:\n{_told(job, lines)}"
+    return f"{head}:\n{_told(job, lines, stuck=True)}"
 
 
-def _told(job: Run, lines: Sequence[Line]) -> str:
+def _told(job: Run, lines: Sequence[Line], *, stuck: bool = False) -> str:
     here = [rank.index for rank in job.ranks]
-    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines, here))))
+    return "\n\n".join(filter(None, (_folded(lines), mismatch(lines, here, stuck=stuck))))
 
 
-def mismatch(lines: Sequence[Line], here: Sequence[int]) -> str:
+def mismatch(lines: Sequence[Line], here: Sequence[int], *, stuck: bool) -> str:
     """Say what is wrong if these ranks wait for each other in vain, else ``""``.
 
-    Of ranks that are not `here` but on other nodes nothing is known.
+    Of ranks that are not `here` but on other nodes nothing is known. Ranks that are not `stuck` may
+    be a call apart: who has left a collective first is soon in the next one.
     """
-    there = {line.rank.index: c for line in lines if (c := line.collective) is not None}
-    if not there:
-        return ""
-    calls = {(c.group, c.number, c.name, c.details) for c in there.values()}
-    if len(calls) > 1:
+    waiting = {line.rank.index: c for line in lines if (c := line.collective) is not None}
+    groups: dict[str, dict[int, Collective]] = {}
+    for rank, collective in waiting.items():
+        groups.setdefault(collective.group, {})[rank] = collective
+    at_work = [line.rank.index for line in lines]
+    told = [_wrong_in(there, waiting, at_work, here, stuck=stuck) for there in groups.values()]
+    return "\n".join(filter(None, told))
+
+
+def _wrong_in(
+    there: Mapping[int, Collective],
+    waiting: Mapping[int, Collective],
+    at_work: Sequence[int],
+    here: Sequence[int],
+    *,
+    stuck: bool,
+) -> str:
+    """Say it of ranks in the collectives of one group; `waiting` are those in any."""
+    numbers = {c.number for c in there.values()}
+    if len({(c.number, c.name, c.details) for c in there.values()}) > (
+        1 if stuck else len(numbers)
+    ):
         return (
             "these collectives do not match: every rank must call the same one, in the same order"
         )
-    missing = [line.rank.index for line in lines if line.rank.index not in there]
-    if missing:
-        return f"{ranks_in_words(there)} will wait until {ranks_in_words(missing)} calls it too"
+    if len(numbers) > 1:
+        return ""
     called = next(iter(there.values()))
-    absent = [rank for rank in called.members if rank in here and rank not in there]
+    members = called.members or at_work
+    # Whose C code holds the lock tells the name of its collective only.
+    same = [rank for rank, c in waiting.items() if c.name == called.name and not c.number]
+    absent = [rank for rank in members if rank in here and rank not in (*there, *same)]
+    coming = [rank for rank in absent if rank in at_work]
+    if coming:
+        call = "call" if len(coming) > 1 else "calls"
+        return f"{ranks_in_words(there)} will wait until {ranks_in_words(coming)} {call} it too"
     if not absent:
         return ""
     wait = "waits" if len(there) == 1 else "wait"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHELL = f"{os.sep}IPython{os.sep}core{os.sep}interactiveshell.py"
 
 
-def told(errand: Errand) -> str:
+def told(errand: Errand, *, stuck: bool = False) -> str:
     """Return where each rank is that has not done its part; they have just said it."""
     lines = [errand.job.loop.lines[rank] for rank in errand.pending]
     groups: dict[str, list[int]] = {}
@@ -33,7 +33,7 @@ def told(errand: Errand) -> str:
         groups.setdefault(state, []).append(line.rank.index)
     odd_first = sorted(groups.items(), key=lambda group: (len(group[1]), group[1]))
     parts = [f"{whereabouts.ranks_in_words(ranks)}{state}" for state, ranks in odd_first]
-    parts.append(whereabouts.mismatch(lines, range(errand.world_size)))
+    parts.append(whereabouts.mismatch(lines, range(errand.world_size), stuck=stuck))
     return "\n\n".join(filter(None, parts)) or "no rank is at work"
 
 
@@ -44,7 +44,7 @@ def stall(errand: Errand) -> str:
     if errand.finished:
         are = "is" if len(errand.finished) == 1 else "are"
         head += f"; {whereabouts.ranks_in_words(errand.finished)} {are} done with the cell"
-    return f"{head}:\n{told(errand)}"
+    return f"{head}:\n{told(errand, stuck=True)}"
 
 
 def _stack(line: Line, cells: Mapping[str, int]) -> Stack:

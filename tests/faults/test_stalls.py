@@ -56,14 +56,15 @@ def test_different_shapes_are_told_of(kernel_with_stalls):
     cell = kernel_with_stalls.run("""
         def train():
             rank = PartialState().process_index
-            dist.all_gather([torch.ones(3), torch.ones(3)], torch.ones(3))
-            if rank == 0:
-                dist.send(torch.ones(1), 1)
-            dist.reduce(torch.ones(2 + rank), 0) if rank else time.sleep(600)
-        _ = stalled(train)
+            if rank == 2:
+                time.sleep(600)
+            dist.broadcast(torch.ones(3 + rank), src=2)
+        _ = stalled(train, 3)
     """)
-    assert "in no collective" in cell.stdout or "in send" in cell.stdout
-    assert "in train" in cell.stdout
+    for rank, length in ((0, 3), (1, 4)):
+        called = f"in broadcast of float32[{length}] from rank 2, call 1 of the default group"
+        assert f"rank {rank}: {called}" in cell.stdout
+    assert "do not match" in cell.stdout
 
 
 @forked("the watch is the kernel's")
@@ -96,6 +97,25 @@ def test_groups_and_waits_are_named(kernel_with_stalls):
     """)
     assert "rank 0: in barrier, call 1 of the group of ranks 0, 2" in cell.stdout
     assert "rank 1: in wait_for_everyone" in cell.stdout
+    assert "rank 0 will wait until rank 2 calls it too" in cell.stdout
+    assert "rank 1 will wait until ranks 0, 2 call it too" in cell.stdout
+
+
+@forked("the watch is the kernel's")
+def test_groups_are_not_compared_with_each_other(kernel_with_stalls):
+    cell = kernel_with_stalls.run("""
+        def train():
+            rank = PartialState().process_index
+            groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+            dist.barrier(groups[rank % 2])
+            if rank < 2:
+                dist.all_reduce(torch.ones(2 + rank), group=groups[rank])
+            time.sleep(600)
+        _ = stalled(train, 4)
+    """)
+    assert "rank 0 will wait until rank 2 calls it too" in cell.stdout
+    assert "rank 1 will wait until rank 3 calls it too" in cell.stdout
+    assert "do not match" not in cell.stdout
 
 
 @forked("the watch is the kernel's")

@@ -21,7 +21,7 @@ def get_logger(name: str, log_level: int | str | None = None) -> RankLogger:
     """A logger that by default speaks on the main process only.
 
     Each call takes two more keyword arguments: ``main_process_only`` (True unless given), and
-    ``in_order``, which lets every rank log, one after the other. Neither makes a state: before one
+    ``in_order``, which has every rank log, one after the other, whatever the first says. Neither makes a state: before one
     is set up the environment tells which rank this is.
 
     Parameters
@@ -36,7 +36,7 @@ def get_logger(name: str, log_level: int | str | None = None) -> RankLogger:
     >>> logger = get_logger(__name__)
     >>> logger.warning("said once")
     >>> logger.warning("said by each rank", main_process_only=False)
-    >>> logger.warning("said by rank 0, then 1, ...", main_process_only=False, in_order=True)
+    >>> logger.warning("said by rank 0, then 1, ...", in_order=True)
     """
     logger = logging.getLogger(name)
     if log_level is not None:
@@ -58,15 +58,16 @@ class RankLogger(logging.LoggerAdapter):  # type: ignore[type-arg]  # no paramet
             The message, with ``%s`` for the further arguments.
         *args, **kwargs
             As for `logging.Logger.log`; ``main_process_only`` (True) and ``in_order`` (False) of
-            our own. With ``in_order`` all ranks have to make this call.
+            our own. With ``in_order`` all ranks log, and have to make this call.
         """
         only_main = kwargs.pop("main_process_only", True)
         in_order = kwargs.pop("in_order", False)
-        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + _FRAMES
+        in_turn = in_order and PartialState.is_initialized()
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + _FRAMES + in_turn
         say = functools.partial(super().log, level, msg, *args, **kwargs)
-        if in_order and not only_main and PartialState.is_initialized():
+        if in_turn:
             self._in_turn(say, level)
-        elif is_main_process() or not only_main:
+        elif in_order or not only_main or is_main_process():
             say()
 
     def _in_turn(self, say: functools.partial[None], level: int) -> None:

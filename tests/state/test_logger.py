@@ -20,7 +20,7 @@ def test_alone_everything_is_said(said):
 
     logger.info("one %d", 1)
     logger.warning("two", main_process_only=False)
-    logger.error("three", main_process_only=False, in_order=True)
+    logger.error("three", in_order=True)
 
     assert said() == ["one 1", "two", "three"]
     assert not PartialState.is_initialized()
@@ -32,7 +32,7 @@ def test_another_rank_is_silent_unless_asked_for(said, monkeypatch):
 
     logger.info("for the main process")
     logger.info("for all", main_process_only=False)
-    logger.info("in order, as well as it can be told", main_process_only=False, in_order=True)
+    logger.info("in order, as well as it can be told", in_order=True)
 
     assert said() == ["for all", "in order, as well as it can be told"]
     assert not PartialState.is_initialized()
@@ -68,16 +68,21 @@ def test_a_level_is_set():
     assert get_logger("nbstate.tests.level").logger.level == logging.DEBUG
 
 
-def test_ranks_in_order():
+def test_in_order_every_rank_speaks_one_after_the_other(tmp_path):
+    said = tmp_path / "said"
+
     def speak():
-        import io
-
         logger = get_logger("nbstate.tests.order", "INFO")
-        stream = io.StringIO()
-        logger.logger.addHandler(logging.StreamHandler(stream))
-        state = PartialState()
-        logger.info("%d", state.process_index, main_process_only=False, in_order=True)
+        handler = logging.FileHandler(said)
+        handler.setFormatter(logging.Formatter("%(funcName)s: %(message)s"))
+        logger.logger.addHandler(handler)
+        rank = PartialState().process_index
+        for turn in range(3):
+            logger.info("%d %d", turn, rank, in_order=True)
+            logger.info("%d %d", turn, rank, main_process_only=turn == 1, in_order=True)
+        PartialState().wait_for_everyone()
         logger.info("main")
-        return stream.getvalue().split()
 
-    assert list(debug_launcher(speak, num_processes=3)) == [["0", "main"], ["1"], ["2"]]
+    debug_launcher(speak, num_processes=3)
+    turns = [f"speak: {turn} {rank}" for turn in range(3) for _ in "ab" for rank in range(3)]
+    assert said.read_text().splitlines() == [*turns, "speak: main"]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 START_METHODS = ("auto", "fork", "forkserver", "spawn")
@@ -92,7 +92,7 @@ class LaunchOptions:
     isolate
         With one process: run it in a rank of its own instead of in the kernel.
     cluster
-        Address of a Ray cluster to run on.
+        Refused: launches on a Ray cluster are not built yet.
     trace
         Have every rank announce each collective, what DistributedDataParallel reduces included, and
         wait until all agree on it. Ranks that do not match raise at once and say who called what
@@ -145,6 +145,7 @@ class LaunchOptions:
     write_back: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
+        self._read_as_accelerate_does()
         self._check_choices()
         self._check_numbers()
         self._check_ranks_settings()
@@ -165,6 +166,13 @@ class LaunchOptions:
         if unknown:
             raise TypeError(_unknown_options(unknown, ["num_processes", "args", "kwargs", *names]))
         return cls(**given)
+
+    def _read_as_accelerate_does(self) -> None:
+        """Take a port as text, and a precision in capitals."""
+        if isinstance(port := cast("Any", self.use_port), str) and port.isdecimal():
+            object.__setattr__(self, "use_port", int(port))
+        if isinstance(self.mixed_precision, str):
+            object.__setattr__(self, "mixed_precision", self.mixed_precision.lower())
 
     def _check_choices(self) -> None:
         _one_of("mixed_precision", self.mixed_precision, PRECISIONS)
@@ -254,15 +262,11 @@ class LaunchOptions:
 
     def _refuse_what_is_not_built(self) -> None:
         """Nothing is faked: an option whose engine is missing says so."""
-        missing = {
-            "cluster": self.cluster is not None,
-        }
-        for name, used in missing.items():
-            if used:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r}: this version of nbstate cannot do that yet; "
-                    f"leave {name} out"
-                )
+        if self.cluster is not None:
+            raise ValueError(
+                f"cluster={self.cluster!r}: this version of nbstate cannot do that yet; "
+                "leave cluster out"
+            )
 
 
 def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
@@ -329,8 +333,9 @@ def _check_seed(seed: object) -> None:
     if seed is None or (isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**32):
         return
     if isinstance(seed, tuple) and len(seed) == 2 and seed[0] == "per_rank":
-        _check_seed(seed[1])
-        return
+        if isinstance(seed[1], int):
+            _check_seed(seed[1])
+            return
     raise ValueError(
         f"seed={seed!r}: expected None, an int from 0 to 2**32 - 1, or ('per_rank', int)"
     )

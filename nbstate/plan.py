@@ -54,19 +54,22 @@ def check_devices(ranks: int, options: LaunchOptions) -> None:
     ValueError
         There are too few, or one that is asked for is not there.
     """
-    if options.cpu or options.oversubscribe:
-        return
     there = devices.count()
     if options.devices is not None:
-        beyond = [index for index in options.devices if index >= there]
-        if beyond:
-            raise ValueError(f"devices={options.devices!r}: this machine has {there} accelerators")
+        if any(index >= there for index in options.devices):
+            raise ValueError(
+                f"devices={options.devices!r}: this machine has {_accelerators(there)}"
+            )
         there = len(options.devices)
-    if there and ranks > there:
+    if there and ranks > there and not (options.cpu or options.oversubscribe):
         raise ValueError(
-            f"num_processes={ranks} with {there} accelerators: ask for {there} at most, "
+            f"num_processes={ranks} with {_accelerators(there)}: ask for {there} at most, "
             "or pass oversubscribe=True (ranks share devices) or cpu=True"
         )
+
+
+def _accelerators(number: int) -> str:
+    return "1 accelerator" if number == 1 else f"{number} accelerators"
 
 
 def in_words(ranks: int, options: LaunchOptions) -> str:

@@ -40,7 +40,7 @@ def new_folder(chosen: str | os.PathLike[str] | None) -> Path:
         A temporary one cannot be made.
     """
     if chosen is not None:
-        return _usable(Path(chosen))
+        return _usable(Path(chosen).absolute())  # the kernel may go elsewhere
     _remove_at_exit()
     folder = Path(tempfile.mkdtemp(prefix="nbstate-"))
     _made[folder] = False

@@ -7,6 +7,7 @@ its own socket listens on every interface of the machine.
 
 from __future__ import annotations
 
+import errno
 import functools
 import socket
 from datetime import timedelta
@@ -94,7 +95,7 @@ class Rendezvous:
 
 
 def _why(address: str, port: int | None, error: OSError) -> str:
-    if port:
+    if port and error.errno == errno.EADDRINUSE:
         return (
             f"use_port={port} on {address}: {error.strerror}{holder(port)}; "
             "leave use_port out and a free port is taken"

@@ -22,6 +22,13 @@ CASES = [
     (lambda: notebook_launcher(train, (1,), True), TypeError, "num_processes=True"),
     (lambda: notebook_launcher(train, (1,), 2, "bf17"), ValueError, "'no', 'fp16', 'bf16', 'fp8'"),
     (lambda: notebook_launcher(train, (1,), 2, use_port=70000), ValueError, "use_port=70000"),
+    (lambda: notebook_launcher(train, (1,), 2, use_port="http"), TypeError, "use_port='http'"),
+    (lambda: notebook_launcher(train, (1,), 2, cpu=True, devices=[9]), ValueError, "devices=[9]"),
+    (
+        lambda: notebook_launcher(train, (1,), 2, seed=("per_rank", None)),
+        ValueError,
+        "seed=('per_rank', None)",
+    ),
     (
         lambda: notebook_launcher(train, (1,), 2, node_rank=1),
         ValueError,
@@ -156,6 +163,16 @@ def test_a_taken_port_is_named_with_who_holds_it():
         port = holder.getsockname()[1]
         with pytest.raises(OSError, match=f"use_port={port}.*pid {os.getpid()}"):
             notebook_launcher(train, (1,), 2, use_port=port)
+
+
+def test_an_address_that_is_not_this_machines_is_not_taken_for_a_port():
+    with pytest.raises(OSError, match="master_addr='192.0.2.1'.*needs no master_addr"):
+        notebook_launcher(train, (1,), 2, use_port=29501, master_addr="192.0.2.1")
+
+
+def test_a_port_and_a_precision_may_be_written_as_accelerates_users_do():
+    options = LaunchOptions(use_port="29501", mixed_precision="BF16")
+    assert (options.use_port, options.mixed_precision) == (29501, "bf16")
 
 
 def test_options_are_frozen_and_documented():

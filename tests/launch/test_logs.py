@@ -15,6 +15,10 @@ def say():
 
 chosen = launch(say, num_processes=2, view="silent", log_dir="chosen")
 chosen.wait()
+os.mkdir("elsewhere")
+os.chdir("elsewhere")
+print(chosen.logs(0) == "hello\\n")
+os.chdir("..")
 def wait_for_it():
     while not os.path.exists("go"):
         time.sleep(0.01)
@@ -48,7 +52,8 @@ def test_temporary_logs_of_ten_ended_runs_are_kept_until_the_kernel_ends(tmp_pat
         text=True,
         check=True,
     )
-    kept, folders = ended.stdout.splitlines()
+    chosen, kept, folders = ended.stdout.splitlines()
+    assert chosen == "True"
     assert kept == f"{[False] * 2 + [True] * 10} True"  # and that of the run that goes on
     assert [folder for folder in folders.split() if Path(folder).exists()] == []
     assert (tmp_path / "chosen" / "rank1.log").read_text() == "hello\n"

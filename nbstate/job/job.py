@@ -129,8 +129,8 @@ class Job(Run):
         """
         if not self.done:
             raise RuntimeError(f"{self.name} is still running: job.wait() waits for its results")
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         if self.error is not None:
             raise self.error.with_traceback(None)
         returned = {**self.nodes.values, **self._values}
@@ -267,9 +267,9 @@ class Job(Run):
             self.give_up()
             raise
         self._ready.wait()
-        if self._broken is not None:
+        if self.broken is not None:
             self._over.wait()
-            raise self._broken
+            raise self.broken
         logs.remove_old()  # while the ranks begin: here nobody waits for it
 
     @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from nbstate.errors import RankError, RankFailure
+    from nbstate.errors import RankError
     from nbstate.options import LaunchOptions
     from nbstate.start import Start
     from nbstate.start.nodes import MeetingPoint, Nodes
@@ -71,9 +71,8 @@ class Run:
         self.threads_per_rank = threads_per_rank(local_ranks, options)
         self.loop = Loop(self)
         self._values: dict[int, Any] = {}
-        self._failures: dict[int, RankFailure] = {}
         self._weights: list[Mapping[str, Any]] = []
-        self._broken: BaseException | None = None
+        self.broken: BaseException | None = None  # why the run itself has failed, and no rank
         self.page: Any = None  # what its view leaves of it
         self.handlers: dict[type, Callable[[Rank, Any], None]] = {}
         self.on_failure: Callable[[Rank], None] | None = None
@@ -131,7 +130,7 @@ class Run:
             self.state, self.error = report.outcome(self)
             self._write_back()
         except BaseException as error:
-            self._broken = error
+            self.broken = error
             self.state = "failed"
         finally:
             self._end()

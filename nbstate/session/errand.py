@@ -216,8 +216,9 @@ class Errand:
 
     def _give_up(self) -> None:
         """The ranks are gone, and their loop has not told how: the session itself has failed."""
-        for rank in self.pending:
-            self.lost(self.job.loop.lines[rank])
+        raise RuntimeError(
+            "this session has broken down, and its ranks are gone: open a new one"
+        ) from self.job.broken
 
     # -- told by the job's loop
 

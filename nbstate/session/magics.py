@@ -224,6 +224,8 @@ def _odd(values: Sequence[str]) -> list[int]:
 
 
 def _times(seconds: Mapping[int, float]) -> str:
+    if not seconds:
+        return "no rank has told how long it took"
     told = ", ".join(f"rank {rank} {_time(took)}" for rank, took in sorted(seconds.items()))
     spread = max(seconds.values()) - min(seconds.values())
     middle = statistics.median(seconds.values())

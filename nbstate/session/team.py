@@ -113,6 +113,7 @@ class Team:
         RuntimeError
             One of the ranks is gone, or all are busy.
         """
+        self.seconds = {}
         self._check_alive(ranks)
         with self._exclusively(name):
             errand = self._errand_for(ranks, name)

@@ -157,6 +157,21 @@ def test_an_interrupt_of_a_start_is_not_waited_out(kernel):
     assert kernel.left_running() == []
 
 
+def test_a_session_that_breaks_down_says_so(kernel):
+    kernel.run("import nbstate, threading, time\nsession = nbstate.Session(2)")
+    kernel.run("""
+        def destroy():
+            while "up" not in session.ranks[1].stdout:
+                time.sleep(0.01)
+            session._team.job.loop.ask(lambda: 1 / 0)
+        threading.Thread(target=destroy).start()
+    """)
+    cell = kernel.run("session.run(lambda: [print('up', flush=True), time.sleep(600)])")
+    assert cell.error.evalue.startswith("this session has broken down, and its ranks are gone")
+    assert "ZeroDivisionError" in cell.error.traceback
+    assert kernel.left_running() == []
+
+
 def test_ranks_go_with_their_kernel(kernel):
     kernel.run("import nbstate\nsession = nbstate.Session(2)")
     family = kernel.children()

@@ -96,7 +96,7 @@ class Control(Core):
         return dict(self._stopped)
 
 
-def set_seed(seed: int, device_specific: bool = False) -> None:
+def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> None:
     """Seed the generators of Python, numpy and torch.
 
     Parameters
@@ -106,6 +106,8 @@ def set_seed(seed: int, device_specific: bool = False) -> None:
     device_specific : bool
         Add the rank, so that ranks draw different numbers. Models are then to be made before, or
         to be prepared by DDP, which takes rank 0's weights.
+    deterministic : bool
+        Have torch use algorithms that give the same numbers every time, and fail where it has none.
 
     Examples
     --------
@@ -118,6 +120,8 @@ def set_seed(seed: int, device_specific: bool = False) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002, code that draws from the global one relies on it
     torch.manual_seed(seed)
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
 
 
 def find_executable_batch_size(

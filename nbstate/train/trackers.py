@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Tracker:
     """One place that numbers go to. A subclass of one's own can be given to ``log_with``.
 
-    Only `log` has to be written; the rest does nothing here.
+    `name` and `log` have to be there; the rest does nothing here.
 
     Attributes
     ----------
@@ -159,14 +159,14 @@ class TensorBoardTracker(Tracker):
         self.writer.add_text("config", f"```json\n{text}\n```")
         self.writer.flush()
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+    def log(self, values: Mapping[str, Any], step: int | None = None, **settings: Any) -> None:
         for name, value in values.items():
-            if isinstance(value, str):
-                self.writer.add_text(name, value, step)
-            elif isinstance(value, dict):
-                self.writer.add_scalars(name, value, step)
+            if isinstance(value, dict):
+                self.writer.add_scalars(name, value, step, **settings)
+            elif isinstance(value, (int, float)):
+                self.writer.add_scalar(name, value, step, **settings)
             else:
-                self.writer.add_scalar(name, value, step)
+                self.writer.add_text(name, str(value), step, **settings)
         self.writer.flush()
 
     def finish(self) -> None:
@@ -190,8 +190,8 @@ class WandBTracker(Tracker):
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
         self.run.config.update(dict(values), allow_val_change=True)
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        self.run.log(dict(values), step=step)
+    def log(self, values: Mapping[str, Any], step: int | None = None, **settings: Any) -> None:
+        self.run.log(dict(values), step=step, **settings)
 
     def finish(self) -> None:
         self.run.finish()
@@ -301,15 +301,23 @@ class Tracking(Core):
                 return tracker.tracker if unwrap else tracker
         raise ValueError(f"tracker {name!r} has not begun; call init_trackers(project_name) first")
 
-    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+    def log(
+        self,
+        values: Mapping[str, Any],
+        step: int | None = None,
+        log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Write values in every place of ``log_with``: the main process's; the others' go nowhere.
 
         Parameters
         ----------
         values : dict
-            Numbers, text, or dicts of numbers, by name. Tensors of one element count as numbers.
+            Numbers, text, or dicts of numbers, by name. Tensors of one element count as numbers;
+            wandb takes its own pictures and tables too.
         step : int, optional
             Which step they belong to.
+        log_kwargs : dict, optional
+            For each tracker's name, further keyword arguments, such as wandb's ``commit``.
 
         Examples
         --------
@@ -320,9 +328,9 @@ class Tracking(Core):
         >>> print(open("runs/letters.jsonl").read())
         {"step": 0, "loss": 0.5}
         """
-        plain = {name: _plain(value) for name, value in values.items()} if self.trackers else {}
+        numbers = {name: _number(value) for name, value in values.items()} if self.trackers else {}
         for tracker in self.trackers:
-            tracker.log(plain, step)
+            tracker.log(numbers, step, **(log_kwargs or {}).get(tracker.name, {}))
 
     def end_training(self) -> None:
         """Finish the trackers and, where the launcher does not see to it, the process group.
@@ -361,10 +369,13 @@ def _import(name: str, line: str) -> Any:
         raise ImportError(f"log_with={name!r} needs {name}: {line}") from error
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON and trackers take it: numbers out of tensors, everything else as text."""
+def _number(value: Any) -> Any:
+    """A value as trackers take it: numbers out of tensors and numpy's own, the rest as it is."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if hasattr(value, "item"):  # tensors and numpy's numbers
-        return value.item()
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+        return {name: _number(each) for name, each in value.items()}
+    return value.item() if hasattr(value, "item") else value
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: a number where it is one, else its text."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -86,8 +86,13 @@ def test_every_name_and_argument_is_there_or_tells_what_to_use():
         if not hasattr(ours, name):
             with pytest.raises(AttributeError, match=f"'{name}' and nbstate's has not: "):
                 getattr(nbstate.Accelerator(), name)
-        elif inspect.isfunction(theirs) and name not in {"init_trackers", "log"}:
-            wanted = set(inspect.signature(theirs).parameters) - UNTAKEN.get(name, set())
+        elif inspect.isfunction(theirs):
+            # A decorator of theirs hides the arguments of those that only the main process runs.
+            hidden = [
+                c.cell_contents for c in theirs.__closure__ or () if callable(c.cell_contents)
+            ]
+            told = hidden[0] if hidden else theirs
+            wanted = set(inspect.signature(told).parameters) - UNTAKEN.get(name, set())
             assert wanted - {"self"} <= set(inspect.signature(getattr(ours, name)).parameters), name
     with pytest.raises(AttributeError, match="no attribute 'prepare_everything'"):
         nbstate.Accelerator().prepare_everything  # noqa: B018

@@ -119,6 +119,27 @@ def test_a_tracker_of_ones_own_and_those_of_other_ranks():
     assert list(debug_launcher(only_seen)) == [[("p", None, {"tag": 3}), (2, {"a": 1})], None]
 
 
+def test_settings_of_a_tracker_and_values_that_only_it_knows_reach_it():
+    class Told(Tracker):
+        name = "told"
+
+        def start(self, project_name, directory):
+            self.lines = []
+
+        def log(self, values, step=None, **settings):
+            self.lines.append((values, step, settings))
+
+    accelerator = Accelerator(log_with=Told())
+    accelerator.init_trackers("trial")
+    picture = object()
+    accelerator.log({"picture": picture, "loss": torch.tensor(0.5)}, 1, {"told": {"commit": False}})
+    accelerator.log({"loss": 1}, step=2, log_kwargs={"wandb": {"commit": False}})
+    assert accelerator.get_tracker("told").lines == [
+        ({"picture": picture, "loss": 0.5}, 1, {"commit": False}),
+        ({"loss": 1}, 2, {}),
+    ]
+
+
 def test_mistakes_are_told_before_anything_is_logged(tmp_path):
     with pytest.raises(ValueError, match="'nosuch' is no tracker; choose of 'tensorboard'"):
         Accelerator(log_with="nosuch")

@@ -18,9 +18,11 @@ help:
 demo: $(READY)
 	$(BIN)/python notebooks/demo.py
 
+# A GPU is for the tests of its own: the others count on a machine without one.
 test: $(READY)
-	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest --nbval notebooks
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest --ignore=tests/gpu
+	$(BIN)/python -m pytest tests/gpu
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest --nbval notebooks
 
 lab: $(READY)
 	$(BIN)/jupyter lab --notebook-dir=notebooks

@@ -10,7 +10,6 @@ import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 _SHARED = Path("/dev/shm")
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 def limit() -> tuple[int, str]:
@@ -77,12 +76,12 @@ def kills_for_memory() -> int | None:
 
 def of_shared_memory() -> str:
     """Return what is free in /dev/shm, as the end of a sentence about a bus error, or ``""``."""
-    try:
-        found = psutil.disk_usage(str(_SHARED_MEMORY))
-    except OSError:  # there is none
+    space = shared()
+    if space is None:
         return ""
+    free, size = map(in_words, space)
     return (
-        f"; {_SHARED_MEMORY} has {in_words(found.free)} of {in_words(found.total)} free; "
+        f"; {_SHARED} has {free} of {size} free; "
         "writing to it when it is full ends a process this way"
     )
 

@@ -330,15 +330,13 @@ def _check_rdzv_conf(conf: object) -> None:
 
 
 def _check_seed(seed: object) -> None:
-    if seed is None or (isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**32):
-        return
-    if isinstance(seed, tuple) and len(seed) == 2 and seed[0] == "per_rank":
-        if isinstance(seed[1], int):
-            _check_seed(seed[1])
-            return
-    raise ValueError(
-        f"seed={seed!r}: expected None, an int from 0 to 2**32 - 1, or ('per_rank', int)"
-    )
+    per_rank = isinstance(seed, tuple) and len(seed) == 2 and seed[0] == "per_rank"
+    number = cast("Any", seed)[1] if per_rank else seed
+    whole = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**32
+    if seed is not None and not whole:
+        raise ValueError(
+            f"seed={seed!r}: expected None, an int from 0 to 2**32 - 1, or ('per_rank', int)"
+        )
 
 
 def _check_devices(devices: object) -> None:

@@ -64,9 +64,8 @@ def _wrong_in(
 ) -> str:
     """Say it of ranks in the collectives of one group; `waiting` are those in any."""
     numbers = {c.number for c in there.values()}
-    if len({(c.number, c.name, c.details) for c in there.values()}) > (
-        1 if stuck else len(numbers)
-    ):
+    calls = {(c.number, c.name, c.details) for c in there.values()}
+    if len(calls) > (1 if stuck else len(numbers)):
         return (
             "these collectives do not match: every rank must call the same one, in the same order"
         )

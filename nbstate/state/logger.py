@@ -21,8 +21,8 @@ def get_logger(name: str, log_level: int | str | None = None) -> RankLogger:
     """A logger that by default speaks on the main process only.
 
     Each call takes two more keyword arguments: ``main_process_only`` (True unless given), and
-    ``in_order``, which has every rank log, one after the other, whatever the first says. Neither makes a state: before one
-    is set up the environment tells which rank this is.
+    ``in_order``, which has every rank log, one after the other, whatever the first says. Neither
+    makes a state: before one is set up the environment tells which rank this is.
 
     Parameters
     ----------

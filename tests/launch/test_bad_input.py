@@ -166,7 +166,7 @@ def test_a_taken_port_is_named_with_who_holds_it():
 
 
 def test_an_address_that_is_not_this_machines_is_not_taken_for_a_port():
-    with pytest.raises(OSError, match="master_addr='192.0.2.1'.*needs no master_addr"):
+    with pytest.raises(OSError, match=r"master_addr='192\.0\.2\.1'.*needs no master_addr"):
         notebook_launcher(train, (1,), 2, use_port=29501, master_addr="192.0.2.1")
 
 

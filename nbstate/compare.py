@@ -41,7 +41,7 @@ def assert_same(value: Any, name: str = "") -> None:
         found = [ranks_digests.get(path) for ranks_digests in digests]
         odd = next((rank for rank, digest in enumerate(found) if digest != found[0]), None)
         if odd is not None:
-            rows = gather_object([_plain(parts.get(path))])
+            rows = gather_object([_plain(parts[path]) if path in parts else None])
             raise AssertionError(f"{path or 'the value'} differs {_told(rows, odd)}")
 
 
@@ -67,17 +67,24 @@ def _joined(path: str, name: str) -> str:
 
 
 def _plain(part: Any) -> Any:
-    """Return a leaf as it travels: tensors on the CPU."""
-    return part.detach().cpu() if hasattr(part, "detach") else part
+    """Return a leaf as it is compared: a tensor on the CPU, or its text."""
+    import torch
+
+    if hasattr(part, "__array_interface__"):
+        try:
+            part = torch.tensor(part)
+        except TypeError:  # torch has no such numbers, or it holds text
+            return f"{part.dtype}{list(part.shape)} {part.tolist()}"
+    return part.detach().cpu() if isinstance(part, torch.Tensor) else repr(part)
 
 
 def _digest(part: Any) -> str:
     import torch
 
-    tensor = torch.as_tensor(part) if hasattr(part, "__array_interface__") else part
+    tensor = _plain(part)
     if not isinstance(tensor, torch.Tensor):
-        return repr(part)
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+        return str(tensor)
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.blake2b(raw).hexdigest()}"
 
@@ -90,12 +97,16 @@ def _told(rows: list[Any], odd: int) -> str:
     if first is None or other is None:
         return f"{between}: only rank {odd if first is None else 0} has it"
     if not isinstance(first, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return f"{between}: {first!r} and {other!r}"
+        return f"{between}: {first} and {other}"
     if first.shape != other.shape or first.dtype != other.dtype:
         return f"{between}: {_kind(first)} and {_kind(other)}"
-    gap = (first.double() - other.double()).abs()
-    share = (gap != 0).double().mean().item()
-    return f"{between}: by {gap.max().item():.3g} at most, in {100 * share:.0f} % of its elements"
+    apart = (first != other) & ~(first.isnan() & other.isnan())
+    if not apart.any():
+        return f"{between}: in bits only, such as the sign of a zero"
+    widest = torch.complex128 if first.is_complex() else torch.float64
+    gap = (first.to(widest) - other.to(widest)).abs()[apart].max().item()
+    share = 100 * apart.double().mean().item()
+    return f"{between}: by {gap:.3g} at most, in {share:.0f} % of its elements"
 
 
 def _kind(tensor: Any) -> str:

@@ -100,3 +100,22 @@ assert_same(model)""")
     assert "options['lr'] differs between rank 0 and rank 1: 0.1 and 0.2" in cell.error.evalue
     cell = two.run("%%ranks\nassert_same([torch.ones(2 + rank)])")
     assert "[0] differs between rank 0 and rank 1: float32[2] and float32[3]" in cell.error.evalue
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("np.where(np.arange(5000) == 7, rank, 0.0)", "by 1 at most, in 0 % of its elements"),
+        ("np.array(['a', 'b' * (rank + 1)])", "<U1[2] ['a', 'b'] and <U2[2] ['a', 'bb']"),
+        ("torch.tensor([1j, 2 + rank * 3j])", "by 3 at most, in 50 % of its elements"),
+        ("torch.tensor([float('nan'), rank])", "by 1 at most, in 50 % of its elements"),
+        ("torch.tensor([0.0, -0.0])[rank]", "in bits only, such as the sign of a zero"),
+        ("None if rank else 3", "3 and None"),
+    ],
+)
+def test_assert_same_says_how_parts_differ(two, made, told):
+    cell = two.run(
+        f"%%ranks\nimport numpy as np\nfrom nbstate import assert_same\nassert_same({made})"
+    )
+    assert f"the value differs between rank 0 and rank 1: {told}" in cell.error.evalue
+    assert two.run("%%ranks\nassert_same([np.array(['a']), np.ones(3), 1j])").error is None

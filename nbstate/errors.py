@@ -348,11 +348,15 @@ def _in_one_line(failure: RankFailure, first: int) -> str:
         return _ended_from_outside(failure)
     if failure.secondary and failure.collective:
         return f"lost its peer in {failure.collective}{where}"
-    if failure.secondary and failure.type_name != "KeyboardInterrupt":
+    if failure.secondary and failure.type_name not in _OF_A_STOP:
         return f"lost its peer{where}: {failure.headline}"
     if failure.secondary:
         return f"stopped because of rank {first}{where}"
     return f"{failure.headline}{where}"
+
+
+# What ends a function that is interrupted, at a debugger's prompt too.
+_OF_A_STOP = ("KeyboardInterrupt", "bdb.BdbQuit")
 
 
 def end_in_words(exitcode: int | None) -> str:

@@ -6,6 +6,7 @@ nbstate itself are left out. The exception object goes along where it can travel
 
 from __future__ import annotations
 
+import bdb
 import functools
 import linecache
 import os
@@ -51,7 +52,7 @@ def describe(error: BaseException) -> Failed:
     when = time.monotonic_ns()
     error = _without_late_interrupt(error)
     frames = _frames(error.__traceback__)
-    interrupted = isinstance(error, KeyboardInterrupt)
+    interrupted = isinstance(error, (KeyboardInterrupt, bdb.BdbQuit))
     collective = _collective(error)
     message = _first_words(error)
     return Failed(

@@ -43,6 +43,7 @@ def test_ranks_in_the_debugger_leave_when_the_run_is_stopped(watched: Kernel) ->
     watched.wait(cell)
     cell = watched.run("job.stop(); job.wait()")
     assert cell.error is not None
+    assert cell.error.ename == "JobStoppedError", cell.error.evalue
 
 
 @pytest.fixture

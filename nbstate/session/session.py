@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _NOT_FOR_SESSIONS = (
     *("wait", "isolate", "write_back", "max_restarts", "timeout", "cluster"),
     *("num_nodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_conf", "rdzv_id"),
+    "gather_results",
 )
 
 _open: list[weakref.ref[Session]] = []

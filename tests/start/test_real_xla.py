@@ -23,7 +23,7 @@ PACKAGES = (
 SCRIPT = """
 import json, os
 import torch, torch_xla
-from nbstate import PartialState, RankError, devices, notebook_launcher
+from nbstate import GradientState, PartialState, RankError, devices, notebook_launcher
 
 def train(x, y):
     state = PartialState()
@@ -39,7 +39,10 @@ def train(x, y):
         torch_xla.sync()
         losses.append(loss.item())
     state.wait_for_everyone()
-    return losses[-1] < losses[0] / 10, str(state.device), state.num_processes, os.getpid()
+    gradients = GradientState()
+    gradients.is_xla_gradients_synced = gradients.sync_gradients = True    # marks the step
+    learned = losses[-1] < losses[0] / 10 and gradients.is_xla_gradients_synced
+    return learned, str(state.device), state.num_processes, os.getpid()
 
 def where():
     return str(PartialState().device), PartialState().num_processes

@@ -5,7 +5,6 @@ The stand-in is a package of its own on the path, not a patch: real TPUs are not
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import pytest
@@ -163,28 +162,3 @@ state = PartialState(cpu=True)
 print(json.dumps([str(state.device), state.distributed_type, torch_xla.opened]))
 """)
     assert told == ["cpu", "NO", []]
-
-
-@pytest.mark.xla
-@pytest.mark.skipif(importlib.util.find_spec("torch_xla") is None, reason="needs torch_xla")
-def test_the_real_torch_xla_on_its_cpu_device():
-    done = python(
-        [
-            "-c",
-            """
-import torch_xla
-from nbstate import GradientState, PartialState
-torch_xla.device()
-state = PartialState()
-assert str(state.device).startswith("xla"), state.device
-assert state.distributed_type == "XLA"
-gradients = GradientState()
-gradients.sync_gradients = True
-gradients.is_xla_gradients_synced = True
-print(state.num_processes, state.process_index, gradients.is_xla_gradients_synced)
-""",
-        ],
-        {"PJRT_DEVICE": "CPU"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["1", "0", "True"]

@@ -8,37 +8,41 @@ from pathlib import Path
 
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
+from nbstate import cgroups
+
 _SHARED = Path("/dev/shm")
+# The two versions of control groups call the same things by different names.
+_LIMITS = ("memory.max", "memory.limit_in_bytes")
+_USED = ("memory.current", "memory.usage_in_bytes")
+_KILLS = ("memory.events", "memory.oom_control")
 
 
 def limit() -> tuple[int, str]:
     """Return the memory limit in bytes, and whose it is: the container's or the machine's."""
     total = int(psutil.virtual_memory().total)
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        found = _number(_CGROUP / name)
-        if found is not None and found < total:
-            return found, "container"
-    return total, "machine"
+    least = min((size for _, size in _limits()), default=total)
+    return (least, "container") if least < total else (total, "machine")
 
 
 def free() -> int:
     """Return how many bytes can still be used here: by the machine, and by the container."""
     available = int(psutil.virtual_memory().available)
-    used = _number(_CGROUP / "memory.current")
-    most, whose = limit()
-    if whose == "machine" or used is None:
-        return available
-    return max(0, min(available, most - used + _reclaimable()))
+    for group, size in _limits():
+        used = _first_number(group, _USED)
+        if used is not None:
+            # Memory that only caches files is given up when asked for.
+            cached = cgroups.entry(group / "memory.stat", "total_inactive_file", "inactive_file")
+            available = min(available, max(0, size - used + (cached or 0)))
+    return available
 
 
-def _reclaimable() -> int:
-    """Bytes of the container's memory that only cache files, and are given up when asked for."""
-    for line in (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
-        name, _, size = line.partition(" ")
-        if name == "inactive_file":
-            return int(size)
-    return 0
+def _limits() -> list[tuple[Path, int]]:
+    found = ((group, _first_number(group, _LIMITS)) for group in cgroups.groups("memory"))
+    return [(group, size) for group, size in found if size is not None]
+
+
+def _first_number(group: Path, names: tuple[str, ...]) -> int | None:
+    return next((n for name in names if (n := cgroups.number(group / name)) is not None), None)
 
 
 def own() -> int:
@@ -61,17 +65,13 @@ def shared() -> tuple[int, int] | None:
 
 
 def kills_for_memory() -> int | None:
-    """Return how often the kernel has killed a process of this cgroup for memory, if it counts."""
-    for name in ("memory.events", "memory/memory.oom_control"):
-        try:
-            lines = (_CGROUP / name).read_text(encoding="ascii").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            key, _, value = line.partition(" ")
-            if key == "oom_kill":
-                return int(value)
-    return None
+    """Return how often Linux has killed a process of this group for memory, if it counts."""
+    counts = (
+        cgroups.entry(group / name, "oom_kill")
+        for group in cgroups.groups("memory")
+        for name in _KILLS
+    )
+    return next((count for count in counts if count is not None), None)
 
 
 def of_shared_memory() -> str:
@@ -94,10 +94,3 @@ def in_words(size: int) -> str:
             return f"{number:.0f} {unit}"
         number /= 1024
     return f"{number:.1f} GiB"
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such limit here, or the word "max"
-        return None

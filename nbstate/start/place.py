@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from nbstate import devices
+from nbstate import cgroups, devices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nbstate.options import LaunchOptions
 
 # What a launched process may find, and nobody else: the kernel's own values never reach a rank.
@@ -27,8 +29,6 @@ MARK = "NBSTATE_RUN"
 
 ROLE = "default"
 """What torchrun calls a group of equal workers unless told otherwise."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,19 @@ def usable_cores() -> float:
         cores: float = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         cores = psutil.cpu_count() or 1
-    return min(cores, _cgroup_quota() or cores)
+    return min([cores, *_quotas()])
 
 
-def _cgroup_quota() -> float | None:
-    try:
-        quota, period = (_CGROUP / "cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return _cgroup1_quota()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _cgroup1_quota() -> float | None:
-    try:
-        quota = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
-        period = int((_CGROUP / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
+def _quotas() -> Iterator[float]:
+    """Yield how many cores' time each control group of this process may use."""
+    for group in cgroups.groups("cpu"):
+        quota = cgroups.number(group / "cpu.cfs_quota_us")
+        period = cgroups.number(group / "cpu.cfs_period_us")
+        if quota is None:
+            with contextlib.suppress(OSError, ValueError):  # there is none, or it is "max"
+                quota, period = map(int, (group / "cpu.max").read_text(encoding="ascii").split())
+        if quota is not None and quota > 0 and period:
+            yield quota / period
 
 
 def _unless_set(name: str, value: str) -> dict[str, str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import time
 
 import pytest
 
+from nbstate import cgroups
 from tests.faults.conftest import setup
 from tests.faults.inside import with_namespaces
 
@@ -117,3 +120,42 @@ def test_a_process_limit_is_an_error_during_the_start_and_leaves_nothing(kernel)
     ] == []
     # torch leaves one pipe of its own open where it is the store that gets no thread.
     assert cell.result in ("(True, 0)", "(True, 2)")
+
+
+@pytest.fixture
+def group(kernel):
+    """A control group of 600 MiB with the kernel in it."""
+    own, *_ = cgroups.groups("memory") or [pathlib.Path("/nowhere")]
+    made = own / f"nbstate-{kernel.pid}"
+    try:
+        made.mkdir()
+        limit = made / (
+            "memory.max" if (own / "cgroup.controllers").exists() else "memory.limit_in_bytes"
+        )
+        limit.write_text(str(600 << 20))
+        (made / "cgroup.procs").write_text(str(kernel.pid))
+    except OSError as error:
+        if made.exists():
+            made.rmdir()
+        pytest.skip(f"no control group with a limit can be made here: {error.strerror}")
+    yield made
+    kernel.kill()
+    while (made / "cgroup.procs").read_text():
+        time.sleep(0.01)  # what is being killed is in it until it is gone
+    made.rmdir()
+
+
+def test_the_limit_of_a_batch_job_is_told_of_where_it_ended_a_rank(kernel, group):
+    cell = kernel.run("""
+        from nbstate import PartialState, notebook_launcher
+        def train():
+            if PartialState().process_index == 1:
+                return len(b"x" * (1 << 30))
+            PartialState().wait_for_everyone()
+        notebook_launcher(train, num_processes=2)
+    """)
+    first = cell.error.evalue.splitlines()[0]
+    assert first.startswith(
+        "rank 1 of 2: killed by SIGKILL; the memory limit was hit, it last used"
+    )
+    assert first.endswith("the container has 600 MiB")

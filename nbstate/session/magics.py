@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import statistics
 from collections import Counter
@@ -198,7 +199,7 @@ def _parsed(line: str) -> argparse.Namespace:
         raise UsageError(f"%%ranks: unknown option {unknown[0]}; --out NAME, --quiet, --time")
     if options.out is not None and not options.out.isidentifier():
         raise UsageError(f"%%ranks: --out {options.out}: expected the name of a variable")
-    options.ranks = ",".join(rest) or "all"
+    options.ranks = re.sub(r"\s*,\s*|\s+", ",", " ".join(rest))
     return options
 
 

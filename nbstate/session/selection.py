@@ -15,8 +15,8 @@ def select(chosen: Selection, world_size: int) -> list[int]:
     Parameters
     ----------
     chosen
-        ``"all"``, ``"main"``, ``"last"``, a rank (negative: from the end), ranks with commas, a
-        slice such as ``"1:"``, or a list of ranks.
+        ``"all"`` or ``""``, ``"main"``, ``"last"``, a rank (negative: from the end), ranks with
+        commas, a slice such as ``"1:"``, or a list of ranks.
     world_size
         How many ranks there are.
 
@@ -31,7 +31,11 @@ def select(chosen: Selection, world_size: int) -> list[int]:
     ([1, 2, 3], [0, 3], [0], [2])
     """
     if isinstance(chosen, str):
-        found = [rank for part in chosen.split(",") for rank in _named(part.strip(), world_size)]
+        parts = chosen.split(",") if chosen.strip() else ["all"]
+        try:
+            found = [rank for part in parts for rank in _named(part.strip(), world_size)]
+        except (ValueError, TypeError):
+            raise ValueError(f"ranks={chosen!r}: {_HINT}") from None
     else:
         found = [chosen] if isinstance(chosen, int) else list(chosen)
     ranks = [_checked(rank, world_size) for rank in found]
@@ -42,19 +46,15 @@ def select(chosen: Selection, world_size: int) -> list[int]:
 
 def _named(part: str, world_size: int) -> Sequence[int]:
     words: dict[str, Sequence[int]] = {
-        "": range(world_size),
         "all": range(world_size),
         "main": [0],
         "last": [world_size - 1],
     }
     if part in words:
         return words[part]
-    try:
-        if ":" in part:
-            return range(world_size)[slice(*(int(p) if p else None for p in part.split(":")))]
-        return [int(part)]
-    except (ValueError, TypeError):
-        raise ValueError(f"ranks={part!r}: {_HINT}") from None
+    if ":" in part:
+        return range(world_size)[slice(*(int(p) if p else None for p in part.split(":")))]
+    return [int(part)]
 
 
 def _checked(rank: object, world_size: int) -> int:

@@ -17,6 +17,15 @@ def test_the_last_expression_shows_per_rank_and_equal_ones_fold(two):
     assert two.run("%%ranks 1\nrank").stdout == "[1] 1\n"
 
 
+def test_the_list_of_ranks_may_have_spaces(kernel):
+    kernel.run(SETUP.replace("Session(2)", "Session(3)"))
+    for line in ("0, 2", "0 ,2", "0 2"):
+        assert kernel.run(f"%%ranks {line}\nrank").stdout == "[0] 0\n[2] 2\n"
+    told = kernel.run("%%ranks 0,\nrank").stderr
+    assert "ranks='0,': give 'all', 'main', 'last', a rank" in told
+    kernel.run("session.close()")
+
+
 def test_magics_shell_commands_await_and_help_work(two):
     cell = two.run(
         """

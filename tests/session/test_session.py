@@ -272,6 +272,7 @@ def test_wrong_arguments_are_told_before_anything_happens(two, call, told):
         ("", [0, 1, 2, 3]),
         ("0", [0]),
         ("0,2", [0, 2]),
+        ("0, 2", [0, 2]),
         ("1:", [1, 2, 3]),
         ("-1", [3]),
         ("main", [0]),
@@ -285,7 +286,7 @@ def test_selections(chosen, ranks):
     assert select(chosen, 4) == ranks
 
 
-@pytest.mark.parametrize("chosen", ["4", "x", "1:2:3:4", "7:", []])
+@pytest.mark.parametrize("chosen", ["4", "x", "1:2:3:4", "7:", "0,,2", "0,", []])
 def test_selections_that_name_no_rank(chosen):
     with pytest.raises(ValueError, match="rank"):
         select(chosen, 4)

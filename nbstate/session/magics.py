@@ -135,8 +135,9 @@ class RankMagics(Magics):
         """
         if not (self.automatic or cell.lstrip().startswith(("%%ranks", "%ranks"))):
             return []
+        expression = line.removeprefix("%ranks ")
         try:
-            return current().complete(line.removeprefix("%ranks "), len(line))
+            return current().complete(expression, len(expression))
         except RuntimeError:  # no session
             return []
 

@@ -148,6 +148,8 @@ def test_wrong_use_of_the_magics_is_explained(two):
 def test_names_that_live_in_ranks_are_completed(two):
     two.run("%%ranks\nmy_long_name_in_ranks = 1")
     assert "my_long_name_in_ranks" in complete(two, "%%ranks\nprint(my_long_na")
+    assert "my_long_name_in_ranks" in complete(two, "%ranks my_long_na")
+    assert "my_long_name_in_ranks" in complete(two, "%ranks 1 + my_long_na")
     assert "my_long_name_in_ranks" not in complete(two, "my_long_na")
 
 

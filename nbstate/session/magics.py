@@ -17,6 +17,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from nbstate import memory
+from nbstate.rank import bootstrap
 from nbstate.session import current
 from nbstate.session.selection import select
 from nbstate.view.page import duration
@@ -40,6 +41,7 @@ class RankMagics(Magics):
         super().__init__(shell)
         self._user = shell
         self.automatic = False
+        self._running = 0
 
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> object:
@@ -103,6 +105,14 @@ class RankMagics(Magics):
 
     # -- cells before they are parsed
 
+    def cell_begins(self) -> None:
+        """Count cells that run: one may run others."""
+        self._running += 1
+
+    def cell_ends(self) -> None:
+        """A cell is over, perhaps one whose beginning nobody counted."""
+        self._running = max(0, self._running - 1)
+
     def route(self, lines: list[str]) -> list[str]:
         """Send a cell to the ranks where `%autoranks` is on; `%%kernel` keeps it here."""
         first = next((line.strip() for line in lines if line.strip()), "")
@@ -111,9 +121,16 @@ class RankMagics(Magics):
             rest = lines[at + 1 :]
             magic = rest and rest[0].startswith("%%")
             return rest if magic else [f"# {KERNEL}\n", *rest]
-        if not self.automatic or not first or first.startswith(OURS) or self._is_silent():
+        if not self.automatic or not first or first.startswith(OURS) or self._is_here():
             return lines
         return ["%%ranks\n", *lines]
+
+    def _is_here(self) -> bool:
+        """Tell whether what is about to be parsed belongs into this process in any case.
+
+        That is what a magic such as %%time parses inside a cell, and all that a rank runs.
+        """
+        return self._running > 0 or bootstrap.current is not None or self._is_silent()
 
     def _is_silent(self) -> bool:
         """Tell whether a front end asks for itself, not the user."""
@@ -149,6 +166,8 @@ def register(shell: Any) -> None:
     magics = RankMagics(shell)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(magics.route)
+    shell.events.register("pre_execute", magics.cell_begins)
+    shell.events.register("post_execute", magics.cell_ends)
     _complete_with(shell, magics)
 
 

@@ -345,10 +345,14 @@ def current() -> Session:
     Raises
     ------
     RuntimeError
-        There is none.
+        There is none, or this process is a rank, which has copies of the kernel's.
     """
+    here = bootstrap.current
+    if here is not None:
+        which = f"rank {here.rank} of {here.world_size}"
+        raise RuntimeError(f"this is {which}: only its kernel has sessions")
     alive = [session for known in _open if (session := known()) is not None]
-    if bootstrap.current is not None or not alive:
+    if not alive:
         lost = " (the last one ended when nothing referred to it any more)" if _open else ""
         raise RuntimeError(f"no session is open{lost}: session = nbstate.Session(2) opens one")
     return alive[-1]

@@ -139,6 +139,33 @@ def test_autoranks_runs_every_cell_on_the_ranks_but_those_for_the_kernel(two):
     assert two.run("'only_in_ranks' in globals()").result == "False"
 
 
+@pytest.mark.parametrize("cell", ["%%time\nhere = 1", "%time here = 1", "%%capture\nhere = 1"])
+def test_magics_in_a_cell_for_the_kernel_run_there_too(two, cell):
+    two.run("here = 0\n%autoranks on")
+    try:
+        two.run(f"%%kernel\n{cell}")
+        assert two.run("%%kernel\nhere").result == "1"
+        assert two.run("%%capture inside\nprint('captured in the ranks')").error is None
+        assert two.run("print(inside.stdout)").stdout == "[0-1] captured in the ranks\n[0-1] \n"
+    finally:
+        two.run("%autoranks off")
+
+
+def test_autoranks_goes_on_with_fresh_ranks_and_another_session(kernel):
+    kernel.run(SETUP)
+    kernel.run("%autoranks on")
+    for fresh in ("session.refork()", "session.close(); session = Session(2)"):
+        kernel.run(f"%%kernel\n{fresh}")
+        assert kernel.run("print('said')\nrank").stdout == "[0-1] said\n[0] 0\n[1] 1\n"
+        assert "Wall time" in kernel.run("%%time\nrank").stdout
+    kernel.run("%%kernel\nsession.close()")
+
+
+def test_a_rank_says_that_sessions_are_its_kernels(two):
+    told = two.run("%%ranks 1\n%ranks rank").error.evalue
+    assert "UsageError: this is rank 1 of 2: only its kernel has sessions" in told
+
+
 def test_wrong_use_of_the_magics_is_explained(two):
     assert "unknown option --outt" in two.run("%%ranks --outt x\n1").stderr
     assert "rank 9 of 2" in two.run("%%ranks 9\n1").stderr

@@ -19,7 +19,7 @@ from nbstate.job import report
 from nbstate.session import whereabouts
 from nbstate.session.part import Part
 from nbstate.session.release import Release
-from nbstate.wire import Task
+from nbstate.wire import Failed, Task
 
 if TYPE_CHECKING:
     from nbstate.errors import RankFailure
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nbstate.job.ranks import Line, RankState
     from nbstate.options import LaunchOptions
     from nbstate.session.job import SessionJob
-    from nbstate.wire import Failed, TaskDone
+    from nbstate.wire import TaskDone
 
 Call = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 Calls = Call | Mapping[int, Call]
@@ -147,6 +147,11 @@ class Errand:
         return [part.index for part in self.ranks if part.state == "running"]
 
     @property
+    def at_work(self) -> list[int]:
+        """The pending ranks that were asked: others are idle, and hear no interrupt."""
+        return [rank for rank in self.pending if self.parts[rank].asked]
+
+    @property
     def finished(self) -> list[int]:
         """The ranks that have done their part and did not fail in it."""
         return [part.index for part in self.ranks if part.state == "done"]
@@ -188,8 +193,17 @@ class Errand:
 
     def _send(self, ranks: Sequence[int], task: Task, file: int | None) -> None:
         for rank in ranks:
-            self.job.loop.lines[rank].send(task, file)
+            if self.interrupted:  # to pack it can take its time
+                self._spare(self.job.loop.lines[rank])
+            else:
+                self.parts[rank].asked = True
+                self.job.loop.lines[rank].send(task, file)
         _close(file)
+
+    def _spare(self, line: Line) -> None:
+        if self.parts[line.rank.index].state == "running":
+            now = time.monotonic_ns()
+            self._fail(line, Failed(now, "KeyboardInterrupt", "", "", interrupted=True))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every rank has answered or is gone; tell whether that is so."""
@@ -235,9 +249,10 @@ class Errand:
             except Exception as error:
                 failed = report.not_rebuilt(error)
         _close(memory)
-        if failed is not None:
-            part.failure = self._failure(line, failed)
-        self._settle(part, "done" if failed is None else "failed")
+        if failed is None:
+            self._settle(part, "done")
+        else:
+            self._fail(line, failed)
 
     def lost(self, line: Line) -> None:
         """A rank is gone."""
@@ -253,6 +268,11 @@ class Errand:
             if not str(line.stack).strip():  # nothing of the user's is on it
                 part.failure.traceback = ""
             self._settle(part, "failed")
+
+    def _fail(self, line: Line, failed: Failed) -> None:
+        part = self.parts[line.rank.index]
+        part.failure = self._failure(line, failed)
+        self._settle(part, "failed")
 
     def _failure(self, line: Line, failed: Failed) -> RankFailure:
         from nbstate.errors import RankFailure

@@ -43,13 +43,20 @@ class Since:
 
 
 class Part:
-    """One rank's part in an errand; views take it for a rank."""
+    """One rank's part in an errand; views take it for a rank.
+
+    Attributes
+    ----------
+    asked
+        The rank was sent what it is to do.
+    """
 
     def __init__(self, rank: Rank, start: Cursor) -> None:
         self._rank = rank
         self.index = rank.index
         self.output = Since(rank.output, start)
         self.state: RankState = "running"
+        self.asked = False
         self.seconds: float | None = None
         self.failure: RankFailure | None = None
         self.value: Any = None

@@ -50,9 +50,8 @@ class Release:
         def press(_number: int, _frame: object) -> None:
             # In a thread: this thread may hold a lock that is needed.
             act = self._end_the_stuck if self._errand.interrupted else self.interrupt
+            self._note_press()
             threading.Thread(target=act).start()
-            self._pressed = self._pressed or time.monotonic()
-            self._errand.interrupted = True
 
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -64,20 +63,27 @@ class Release:
             signal.signal(signal.SIGINT, before)
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in every rank that has not answered; all of them stay."""
-        self._errand.interrupted = True
+        """Raise KeyboardInterrupt in every rank that has not answered; all of them stay.
+
+        A rank that has not been asked yet never is.
+        """
+        self._note_press()
         self._interrupt(self._errand.pending)
+
+    def _note_press(self) -> None:
+        self._pressed = self._pressed or time.monotonic()
+        self._errand.interrupted = True
 
     def _interrupt(self, ranks: Sequence[int]) -> None:
         """Signal these ranks; what holds up one that does not heed it, a collective, is cut."""
 
         def signal_them() -> None:
             for rank in ranks:
-                if rank in self._errand.pending:
+                if rank in self._errand.at_work:
                     self._loop.lines[rank].signal(signal.SIGINT)
 
         def cut_them() -> None:
-            deaf = [rank for rank in ranks if rank in self._errand.pending]
+            deaf = [rank for rank in ranks if rank in self._errand.at_work]
             if deaf:
                 self._errand.cut = True
                 cut_off(self._errand.job, deaf, self._errand.job.rendezvous.port)
@@ -90,7 +96,7 @@ class Release:
     def _end_the_stuck(self) -> None:
         # One that is about to tell how far it was is not stuck.
         self._errand.over_within(max(0.0, self._pressed + HEEDS_WITHIN - time.monotonic()))
-        stuck = self._errand.pending
+        stuck = self._errand.at_work
 
         def kill() -> None:
             for rank in stuck:

@@ -127,6 +127,37 @@ finally:
     kernel.run("session.close()")
 
 
+def test_an_interrupt_of_what_has_not_reached_the_ranks_leaves_them_alone(two):
+    two.run("%%ranks --quiet\nstate = PartialState()\nkept = rank")
+    two.run("""
+        class Slow:
+            def __reduce__(self):
+                threads = threading.active_count()
+                open('packing', 'w').close()
+                while not session.doing.interrupted:
+                    time.sleep(0.01)
+                open('interrupted', 'w').close()
+                while not os.path.exists('twice'):
+                    time.sleep(0.01)
+                while threading.active_count() > threads:  # who would end ranks, or cut them off
+                    time.sleep(0.01)
+                return int, (7,)
+        pids = [rank.pid for rank in session.ranks]
+        session.cell("group = dist.group.WORLD", collect=False)
+    """)
+    cell = two.start("session.push(never=Slow())")
+    for name in ("packing", "interrupted"):
+        two.read_until((two.cwd / name).exists)
+        two.interrupt()
+    (two.cwd / "twice").touch()
+    two.wait(cell)
+    assert cell.error.ename == "CellInterrupt"
+    assert "interrupted; the ranks keep their variables" in cell.error.evalue
+    assert two.eval("[rank.pid for rank in session.ranks] == pids")
+    cell = two.run("%%ranks\n'never' in globals(), kept, dist.group.WORLD is group")
+    assert cell.stdout == "[0] (False, 0, True)\n[1] (False, 1, True)\n"
+
+
 def test_a_dead_rank_is_named_with_its_last_words_and_the_others_stay(kernel):
     kernel.run("%load_ext nbstate\nimport nbstate, os\nsession = nbstate.Session(2)")
     kernel.run("%%ranks\nkept = rank")

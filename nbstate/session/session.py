@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nbstate.results import RankResults
     from nbstate.session.errand import Calls, Errand
     from nbstate.session.selection import Selection
+    from nbstate.session.team import Said
     from nbstate.view.timeline import Timeline
 
 _NOT_FOR_SESSIONS = (
@@ -182,7 +183,7 @@ class Session(Variables):
         """
         self._team.job.cells[source] = count
         call = (cells.run, (source, count), {"collect": collect})
-        return self._do(ranks, call, "cell", quiet=quiet)
+        return self._do(ranks, call, "cell", said="dropped" if quiet else "shown")
 
     def timeline(self) -> Timeline:
         """Return what the ranks called together and when, where it was traced.
@@ -297,7 +298,7 @@ class Session(Variables):
 
         call: Calls = (cells.described, (expression,), {})
         try:
-            return list(self._do("all", call, expression, quiet=True))
+            return list(self._do("all", call, expression, said="kept"))
         except CellError as error:
             if not error.results:
                 raise
@@ -313,7 +314,7 @@ class Session(Variables):
         calls: Calls,
         name: str,
         *,
-        quiet: bool = False,
+        said: Said = "shown",
         given: Mapping[str, object] = MappingProxyType({}),
     ) -> RankResults:
         """Have ranks do something; `given` are the user's values in it, by their names."""
@@ -321,7 +322,7 @@ class Session(Variables):
             self._check_open()
             ranks = select(chosen, self.world_size)
         try:
-            return self._team.do(ranks, calls, name, quiet=quiet)
+            return self._team.do(ranks, calls, name, said=said)
         except UnpicklableError as error:
             found = error
         with told_at_the_call():

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nbstate import plan, values
 from nbstate.job import logs
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from nbstate.job.ranks import Rank
     from nbstate.options import LaunchOptions
     from nbstate.session.errand import Calls
+
+Said = Literal["shown", "dropped", "kept"]
 
 
 class Team:
@@ -101,8 +103,10 @@ class Team:
         """What the ranks are doing now."""
         return self.job.errand
 
-    def do(self, ranks: list[int], calls: Calls, name: str, *, quiet: bool = False) -> RankResults:
+    def do(self, ranks: list[int], calls: Calls, name: str, *, said: Said = "shown") -> RankResults:
         """Have ranks do something, show it, and return what each returned.
+
+        What they say is shown, dropped, or kept for the next cell that shows what they say.
 
         Raises
         ------
@@ -121,16 +125,17 @@ class Team:
             try:
                 with errand.release.by_the_stop_button():
                     errand.begin(calls, self.by_reference)
-                    self.stage.follow(errand, quiet=quiet)
-                    self._finish(errand)
+                    self.stage.follow(errand, quiet=said != "shown")
+                    self._finish(errand, said)
             finally:
                 self.job.errand = None
                 self.idle_since = time.monotonic()
         return self._outcome(errand)
 
-    def _finish(self, errand: Errand) -> None:
+    def _finish(self, errand: Errand, said: Said) -> None:
         self.seconds = {p.index: p.seconds for p in errand.ranks if p.seconds is not None}
-        self._read_on(errand)
+        if said != "kept":
+            self._read_on(errand)
         self._mend(errand)
 
     def leave(self, why: str) -> None:
@@ -277,5 +282,4 @@ class Team:
         errand = self._errand_for(ranks, "start")
         errand.begin(call, self.by_reference)
         self.stage.follow(errand, quiet=True)
-        self._read_on(errand)
         return [part.value for part in errand.ranks]

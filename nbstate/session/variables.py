@@ -41,7 +41,7 @@ class Variables:
         RankResults([3.0, 3.0])
         """
         call: Calls = (cells.assign, (variables,), {})
-        self._do("all", call, "push", quiet=True, given=variables)
+        self._do("all", call, "push", said="kept", given=variables)
 
     def pull(self, expression: str, ranks: Selection = "all") -> RankResults:
         """Return the value that an expression, such as a name, has on each rank.
@@ -53,7 +53,7 @@ class Variables:
         >>> session["lr"]
         RankResults([0.1, 0.1])
         """
-        return self._do(ranks, (cells.evaluate, (expression,), {}), expression, quiet=True)
+        return self._do(ranks, (cells.evaluate, (expression,), {}), expression, said="kept")
 
     def __getitem__(self, expression: str) -> RankResults:
         return self.pull(expression)
@@ -82,7 +82,7 @@ class Variables:
         calls: Calls = {
             rank: (cells.assign, ({name: part},), {}) for rank, part in enumerate(parts)
         }
-        self._do("all", calls, "scatter", quiet=True, given={name: values})
+        self._do("all", calls, "scatter", said="kept", given={name: values})
 
     def gather(self, name: str) -> Any:
         """Return the ranks' parts of the variable `name` as one, in rank order.
@@ -110,8 +110,8 @@ class Variables:
         RankResults([0.1, 0.1])
         """
         (source,) = select(root, self.world_size)
-        ((payload, buffers),) = self._do(source, (cells.pack, (name,), {}), "sync", quiet=True)
+        ((payload, buffers),) = self._do(source, (cells.pack, (name,), {}), "sync", said="kept")
         raw = [pickle.PickleBuffer(buffer) for buffer in buffers]
         others = [rank for rank in range(self.world_size) if rank != source]
         if others:
-            self._do(others, (cells.unpack, (name, payload, raw), {}), "sync", quiet=True)
+            self._do(others, (cells.unpack, (name, payload, raw), {}), "sync", said="kept")

@@ -104,6 +104,22 @@ def test_values_are_collected_and_output_can_be_left_out(two):
     assert two.run("values").result == "RankResults([0.5, 1.5])"
 
 
+def test_what_ranks_say_between_cells_is_in_the_next_one(two):
+    two.run("""%%ranks 0
+def speak():
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    print("between cells", flush=True)
+    open("spoken", "w").close()
+threading.Thread(target=speak).start()""")
+    (two.cwd / "go").touch()
+    two.read_until((two.cwd / "spoken").exists)
+    assert two.run("%ranks rank").stdout == ""
+    assert two.run("session.push(number=3); session['number']").stdout == ""
+    assert two.run("%%ranks\nnumber").stdout == "[0] between cells\n[0-1] 3\n"
+    assert two.run("%%ranks\nnumber").stdout == "[0-1] 3\n"
+
+
 def test_times_of_the_ranks(two):
     cell = two.run("%%ranks --time\npass")
     assert cell.stdout.startswith("rank 0 ")

@@ -141,9 +141,14 @@ class Session(Variables):
         with told_at_the_call():
             if not callable(function):
                 raise TypeError(f"function={function!r}: expected a function: train, not train()")
+            chosen = select(ranks, self.world_size)
         name = getattr(function, "__name__", type(function).__name__)
-        call: Calls = (cells.call, (self._team.new_cells(), function, args, kwargs), {})
-        return self._do(ranks, call, name, given={name: function, "args": args, "kwargs": kwargs})
+        given = {name: function, "args": args, "kwargs": kwargs}
+        new = self._team.new_cells(chosen)
+        call: Calls = (cells.call, (new, function, args, kwargs), {})
+        results = self._do(chosen, call, name, given=given)
+        self._team.know_cells(chosen, new)  # after a failure they are told once more
+        return results
 
     def cell(
         self,

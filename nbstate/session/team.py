@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nbstate.options import LaunchOptions
     from nbstate.session.errand import Calls
 
+Cells = dict[str, tuple[str, list[str]]]
 Said = Literal["shown", "dropped", "kept"]
 
 
@@ -69,7 +70,8 @@ class Team:
         self._busy = threading.Lock()
         self._numbers = itertools.count(READY + 1)
         self._read_to = {rank: Cursor() for rank in range(world_size)}
-        self._told_cells: set[str] = set()
+        self._cells: Cells = {}
+        self._told_cells: dict[int, set[str]] = {rank: set() for rank in range(world_size)}
         self._cached_sources = -1
         # What kernel and ranks have in common is what the kernel has at this moment. The values are
         # kept, or another object might get the number of one that is gone.
@@ -205,15 +207,18 @@ class Team:
             other = f"; %%ranks {left} runs on those that are left" if left else ""
             raise RuntimeError(f"{told}. session.refork() starts fresh ranks{other}")
 
-    def new_cells(self) -> dict[str, tuple[str, list[str]]]:
-        """Return the cells that the ranks have not been told of, for their tracebacks."""
-        if len(linecache.cache) == self._cached_sources:
-            return {}
-        self._cached_sources = len(linecache.cache)
-        found = failure.cells_of_notebook()
-        new = {name: cell for name, cell in found.items() if name not in self._told_cells}
-        self._told_cells |= new.keys()
-        return new
+    def new_cells(self, ranks: list[int]) -> Cells:
+        """Return the cells that some of these ranks do not know of, for their tracebacks."""
+        if len(linecache.cache) != self._cached_sources:
+            self._cached_sources = len(linecache.cache)
+            self._cells = failure.cells_of_notebook()
+        known = set.intersection(*(self._told_cells[rank] for rank in ranks))
+        return {name: cell for name, cell in self._cells.items() if name not in known}
+
+    def know_cells(self, ranks: list[int], new: Cells) -> None:
+        """Note that these ranks have heard of cells."""
+        for rank in ranks:
+            self._told_cells[rank] |= new.keys()
 
     def complete(self, line: str, at: int) -> list[str]:
         """Return how the name before position `at` of a line may go on, of the first rank's names.

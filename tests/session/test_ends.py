@@ -158,6 +158,24 @@ def test_an_interrupt_of_what_has_not_reached_the_ranks_leaves_them_alone(two):
     assert cell.stdout == "[0] (False, 0, True)\n[1] (False, 1, True)\n"
 
 
+def test_a_rank_shows_lines_of_cells_that_came_while_it_was_asked_nothing(two):
+    two.run("""
+        def fail():
+            assert rank == 1, "here"
+        session.run(lambda: 0, ranks=[1])
+    """)
+    cell = two.run("session.run(fail)")
+    assert 'line 2, in fail\n    assert rank == 1, "here"' in cell.error.evalue
+    cell = two.run("""
+        def fail_too():
+            assert rank == 1, "there"
+        session.run(print, threading.Lock())
+    """)
+    assert "cannot travel" in cell.error.evalue
+    cell = two.run("session.run(fail_too)")
+    assert 'line 2, in fail_too\n    assert rank == 1, "there"' in cell.error.evalue
+
+
 def test_a_dead_rank_is_named_with_its_last_words_and_the_others_stay(kernel):
     kernel.run("%load_ext nbstate\nimport nbstate, os\nsession = nbstate.Session(2)")
     kernel.run("%%ranks\nkept = rank")

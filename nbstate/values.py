@@ -73,7 +73,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc] # cloudpickle ha
         if not plain or tensor.layout != torch.strided or tensor.is_quantized:
             return None
         # Tied weights are two names for the same memory: they share one piece of data.
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.device)
+        key = (*place, tensor.dtype, tensor.is_conj(), tensor.is_neg())
         data = self._data.get(key) if tensor.numel() else None
         if data is None:
             data = self._data[key] = _TensorData(tensor)
@@ -123,8 +124,11 @@ class _TensorData:
     def __reduce_ex__(self, protocol: Any) -> Any:
         import torch
 
-        flat = self.tensor.reshape(-1).view(torch.uint8) if self.tensor.numel() else None
-        raw = b"" if flat is None else pickle.PickleBuffer(flat.numpy())
+        raw: Any = b""
+        if count := self.tensor.numel():
+            # Not by reshape, which leaves a single value of a row with the stride of its column.
+            flat = self.tensor.as_strided((count,), (1,)).view(torch.uint8)
+            raw = pickle.PickleBuffer(flat.numpy())
         return _TensorData.rebuild, (raw, self.tensor.dtype, tuple(self.tensor.shape))
 
     @staticmethod

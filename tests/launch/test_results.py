@@ -137,6 +137,19 @@ def test_a_big_tensor_is_mapped_not_copied(shared_kernel):
     assert cell.result == "(True, True)"
 
 
+def test_views_of_one_tensor_arrive_as_what_they_show(shared_kernel):
+    cell = shared_kernel.run("""
+        import torch
+        from nbstate import notebook_launcher
+        def views():
+            x, table = torch.tensor([1 + 2j]), torch.tensor([[3.0, 4.0]])
+            return x, x.conj(), x.imag, x.conj().imag, table[:, 1], table.t()[1]
+        [tensor.tolist() for tensor in notebook_launcher(views, num_processes=2)[1]]
+    """)
+    assert cell.error is None
+    assert cell.result == "[[(1+2j)], [(1-2j)], [2.0], [-2.0], [4.0], [4.0]]"
+
+
 def test_what_cannot_travel_is_named_and_the_other_ranks_values_are_kept(shared_kernel):
     cell = shared_kernel.run("""
         import os, threading

@@ -11,12 +11,14 @@ to 64 MB; where the platform has none, an unlinked temporary file takes its plac
 
 from __future__ import annotations
 
+import ctypes
 import io
 import mmap
 import os
 import pickle
 import sys
 import tempfile
+import weakref
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +32,12 @@ if TYPE_CHECKING:
 SHARED_FROM = 64 * 1024
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _NO_FILE = "<dynamic-code>"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
 
 _ASKING = {"raw_input": ("builtins", "input"), "getpass": ("getpass", "getpass")}
 """Methods of ipykernel's kernel, and what they stand in for while a cell runs."""
@@ -313,16 +321,30 @@ def map_shared(buffers: Buffers, descriptor: int | None, *, private: bool = Fals
 
     `private`: what is written to a buffer stays in this process, and costs a copy of that page.
     """
-    access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE
+    if descriptor is None:
+        return list(buffers)
+    whole = _mapped(descriptor, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)
     return [
-        _mapped(cast("int", descriptor), place, access) if isinstance(place, tuple) else place
-        for place in buffers
+        whole[place[0] : sum(place)] if isinstance(place, tuple) else place for place in buffers
     ]
 
 
-def _mapped(descriptor: int, place: tuple[int, int], access: int) -> memoryview:
-    offset, length = place
-    return memoryview(mmap.mmap(descriptor, length, offset=offset, access=access))
+def _mapped(descriptor: int, sharing: int) -> memoryview:
+    """Map a file for as long as something refers to the result or a slice of it.
+
+    Python's own mmap, before 3.13, keeps the file open for that long too, and there may be hundreds
+    of results. A mapping for each buffer would give no memory back earlier: the pages are the
+    file's, and the last mapping keeps them all.
+    """
+    length = os.fstat(descriptor).st_size
+    address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, sharing, descriptor, 0)
+    if address == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)}: to map {length:,} bytes")
+    memory = (ctypes.c_ubyte * length).from_address(address)
+    # Not at exit: other threads may still be reading.
+    weakref.finalize(memory, _libc.munmap, address, length).atexit = False
+    return pickle.PickleBuffer(memory).raw()
 
 
 def _memory_file() -> int:

@@ -137,6 +137,31 @@ def test_a_big_tensor_is_mapped_not_copied(shared_kernel):
     assert cell.result == "(True, True)"
 
 
+def test_results_that_are_kept_hold_no_file_open_and_give_their_memory_back(kernel):
+    cell = kernel.run("""
+        import gc
+        import numpy as np, psutil, torch
+        from nbstate import notebook_launcher
+        def many():
+            return [torch.full((40_000,), float(i)) for i in range(20)], np.ones(40_000)
+        def mapped():
+            return "memfd:nbstate" in open("/proc/self/maps").read()
+        notebook_launcher(int, num_processes=2)        # what the first launch opens stays
+        before = psutil.Process().num_fds()
+        results = notebook_launcher(many, num_processes=2)
+        opened = psutil.Process().num_fds() - before
+        last = results[1][0][-1]
+        del results
+        gc.collect()
+        last += 1
+        kept = mapped(), last.sum().item()
+        del last
+        gc.collect()
+        opened, kept, mapped()
+    """)
+    assert cell.result == "(0, (True, 800000.0), False)"
+
+
 def test_views_of_one_tensor_arrive_as_what_they_show(shared_kernel):
     cell = shared_kernel.run("""
         import torch

@@ -24,7 +24,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbstate import memory, values
+from nbstate import memory, travel, values
 from nbstate.rank import (
     capture,
     failure,
@@ -131,6 +131,7 @@ def _be_the_main_thread() -> None:
 def _set_up(setup: Setup) -> None:
     _reset_signals()
     atexit._clear()  # the kernel's exit handlers are not this process's to run
+    travel.begin(setup.by_reference)
     if setup.surroundings is not None:
         setup.surroundings.restore()
     os.environ.update(setup.environment)
@@ -223,7 +224,7 @@ def _call(setup: Setup) -> tuple[Returned | Failed, int | None]:
         _hear_no_interrupt()
         return failure.describe(error), None
     try:
-        payload, raw = values.dump(value, "result", setup.by_reference)
+        payload, raw = travel.dump_back(value, "result")
         buffers, descriptor, length = values.share(raw)
     except Exception as error:
         return replace(failure.describe(error), returned=True), None

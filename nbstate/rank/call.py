@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import travel, values
 from nbstate.environment import answers_questions, running_kernel
 from nbstate.rank import failure
 
@@ -64,7 +64,7 @@ class Parcel:
     def open(self) -> Call:
         """Build the call in the rank's own process."""
         buffers = values.map_shared(self.buffers, self.shared, private=True)
-        call: Call = values.load(self.payload, buffers)
+        call: Call = travel.load(self.payload, buffers)
         return call
 
 

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbstate import values
+from nbstate import travel, values
 from nbstate.wire import Failed
 
 if TYPE_CHECKING:
@@ -124,11 +124,10 @@ def _exit_code(error: BaseException) -> int | None:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    names = values.names_in_main()
     for form in (error, _Bare(error)):
         try:
-            payload, buffers = values.dump(form, "exception", names)
-            values.load(payload, buffers)  # many exceptions pickle but cannot be made again
+            payload, buffers = travel.dump_back(form, "exception")
+            travel.try_to_load(payload, buffers)  # many exceptions pickle but cannot be made again
         except Exception:
             continue
         if not buffers and len(payload) <= 1 << 20:
@@ -152,7 +151,7 @@ class _Bare:
 
 def _travels(value: object) -> bool:
     try:
-        values.dump(value, "a part")
+        travel.dump_back(value, "a part")
     except values.UnpicklableError:
         return False
     return True

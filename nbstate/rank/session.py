@@ -38,9 +38,6 @@ class Server:
         self._channel = channel
         self._given: queue.SimpleQueue[tuple[Task, int | None] | None] = queue.SimpleQueue()
         self._busy = False
-        # What the kernel has at this moment travels back by name.
-        self._by_reference = values.names_in_main()
-        self._known = travel.classes_here()
         signal.signal(signal.SIGINT, self._interrupted)
         channel.handlers[Cut] = lambda order: groups.cut(order.sockets)
         channel.handlers[End] = lambda _: self._given.put(None)
@@ -65,7 +62,7 @@ class Server:
         memory: int | None = None
         try:
             value = self._value_of(task, descriptor)
-            payload, raw = travel.dump_back(value, "result", self._by_reference, self._known)
+            payload, raw = travel.dump_back(value, "result")
             buffers, memory, length = values.share(raw)
             done = TaskDone(task.number, 0.0, payload, buffers, length)
         except BaseException as error:
@@ -82,8 +79,7 @@ class Server:
         try:
             self._busy = True
             buffers = values.map_shared(task.buffers, descriptor, private=True)
-            function, args, kwargs = values.load(task.payload, buffers)
-            self._known = travel.classes_here()
+            function, args, kwargs = travel.load(task.payload, buffers)
             timing.begin_steps()
             trace.begin_task(task.number)
             return bootstrap.call(function, args, kwargs)

@@ -188,6 +188,7 @@ class Errand:
 
     def _letter(self, call: Call, by_reference: Mapping[int, str]) -> tuple[Task, int | None]:
         payload, raw = travel.dump(call, "the call", by_reference)
+        self.job.start_method.classes.update(travel.classes_here())
         buffers, file, length = values.share(raw)
         return Task(self.number, payload, buffers, length), file
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
     from contextlib import AbstractContextManager
     from multiprocessing.process import BaseProcess
+    from typing import Any
 
     from nbstate.rank.bootstrap import Setup
     from nbstate.rank.call import Call, Parcel, Surroundings
@@ -23,6 +24,10 @@ class Start(Protocol):
     @property
     def by_reference(self) -> Mapping[int, str]:
         """Functions and classes of the notebook that a rank finds as they are, by their `id`."""
+
+    @property
+    def classes(self) -> MutableMapping[str, Any]:
+        """Classes that come back as what they are here, by their numbers: kept while ranks live."""
 
     @property
     def surroundings(self) -> Surroundings | None:

@@ -16,7 +16,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
-from nbstate import values
+from nbstate import travel, values
 from nbstate.rank import bootstrap, front
 from nbstate.start import ahead, popen
 
@@ -37,6 +37,7 @@ class Fork:
         self.call = call
         self.kernel_pid = os.getpid()
         self.by_reference = values.names_in_main()
+        self.classes = travel.classes_here()
         front.prepare()
         ahead.load(call.function)
 

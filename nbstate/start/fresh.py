@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from nbstate import memory, values
+from nbstate import memory, travel, values
 from nbstate.baggage import parts_of_call
 from nbstate.rank import bootstrap
 from nbstate.rank.call import Call, Descriptor, Parcel, Surroundings
@@ -68,6 +68,7 @@ class Fresh:
         ]
         self.by_reference: dict[int, str] = {}
         self.surroundings = Surroundings.of_this_process()
+        self.classes = travel.classes_here()
         which = "notebook_template" if self.surroundings.notebook else "template"
         self._preloaded = [f"nbstate.start.{which}"]
         if method == "forkserver" and ahead.needs_compiler(call.function):

@@ -68,6 +68,50 @@ def test_results_are_of_the_notebooks_own_classes(cells):
     assert cell.result == "(True, True, 5.0)"
 
 
+def test_the_notebooks_own_classes_stay_as_they_are(cells):
+    cells.run("""
+        class Scaled(torch.nn.Linear):
+            def scale(self): return helper(1)
+        class TooBigError(Exception):
+            def limit(self): return helper(2)
+        def train(fail):
+            if fail: raise TooBigError("5")
+            return Scaled(1, 1)
+        scaled = notebook_launcher(train, (False,), 2, start_method="forkserver")[1]
+        try:
+            notebook_launcher(train, (True,), 2, start_method="forkserver")
+        except RankError as error:
+            too_big = error.original(TooBigError)
+    """)
+    cell = cells.run("""
+        def helper(x): return x * 1000
+        found = scaled.scale(), Scaled(1, 1).scale(), too_big.limit(), TooBigError().limit()
+        def helper(x): return x * factor
+        found
+    """)
+    assert cell.error is None
+    assert cell.result == "(1000, 1000, 2000, 2000)"
+
+
+def test_a_class_that_has_gone_from_the_notebook_comes_back_with_what_is_of_it(cells):
+    cell = cells.run("""
+        import gc
+        class Gone:
+            n = 3
+        def train(gone, began):
+            while not os.path.exists(began): threading.Event().wait(0.01)
+            return gone
+        began = os.path.abspath("began")
+        job = nbstate.launch(train, Gone(), began, num_processes=2, start_method="forkserver")
+        del Gone
+        gc.collect()
+        open(began, "w").close()
+        [found.n for found in job.wait()]
+    """)
+    assert cell.error is None
+    assert cell.result == "[3, 3]"
+
+
 def test_a_cell_that_ran_again_gives_the_new_definition(cells):
     cells.run("def version(): return 1")
     first = cells.run("list(notebook_launcher(version, (), 2, start_method='forkserver'))")

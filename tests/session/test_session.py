@@ -37,6 +37,47 @@ def test_functions_of_later_cells_travel_with_what_they_call_and_use_the_ranks_v
     assert cell.result == "([True, True], [-2, -1])", "a changed function travels at the next call"
 
 
+def test_classes_of_ranks_and_of_later_cells_that_are_gone_here_still_arrive(two):
+    two.run("""
+        import gc
+        class Later:
+            n = 2
+        session.push(later=Later())
+        class Later: ...
+        session.cell('''
+        class Stats:
+            n = 1
+        stats = Stats()
+        ''', collect=False)
+    """)
+    assert two.run("[stats.n for stats in session['stats']]").result == "[1, 1]"
+    cell = two.run("""
+        gc.collect()
+        session.cell("Stats.n = 3")
+        [found.n for found in (*session["stats"], *session["later"])]
+    """)
+    assert cell.error is None
+    assert cell.result == "[3, 3, 2, 2]"
+
+
+def test_an_exception_of_a_class_that_only_the_ranks_have_arrives(two):
+    cell = two.run("""
+        session.cell('''
+        class NoLuckError(Exception):
+            def why(self): return luck
+        luck = 0
+        ''', collect=False)
+        try:
+            session.cell("raise NoLuckError('bad')")
+        except RankError as error:
+            found = type(error.__cause__).__name__, str(error.__cause__)
+        session.cell("luck = 7")
+        found, session["NoLuckError().why()"]
+    """)
+    assert cell.error is None
+    assert cell.result == "(('NoLuckError', 'bad'), RankResults([7, 7]))"
+
+
 def test_a_name_that_only_the_kernel_has_is_explained(two):
     cell = two.run("""
         only_here = 1

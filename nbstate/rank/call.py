@@ -73,7 +73,7 @@ class Surroundings:
     """What a fresh process must be told and a forked one has: the kernel's own surroundings."""
 
     environment: Mapping[str, str]
-    warning_filters: Sequence[Any]
+    warning_filters: bytes
     random_states: Mapping[str, Any]
     cells: Mapping[str, tuple[str, list[str]]]
     notebook: bool
@@ -85,7 +85,8 @@ class Surroundings:
         kernel = running_kernel()
         return cls(
             dict(os.environ),
-            list(warnings.filters),
+            # By value: a filter may be for warnings of a kind that the notebook defines.
+            values.dump(list(warnings.filters), "warnings.filters")[0],
             _random_states(),
             failure.cells_of_notebook(),
             notebook=kernel is not None,
@@ -96,7 +97,7 @@ class Surroundings:
         """Make them the rank's."""
         os.environ.clear()
         os.environ.update(self.environment)
-        warnings.filters[:] = list(self.warning_filters)  # type: ignore[index] # a list in fact
+        warnings.filters[:] = travel.load(self.warning_filters, ())  # type: ignore[index] # a list in fact
         warnings._filters_mutated()  # type: ignore[attr-defined] # resets its cache
         _set_random_states(self.random_states)
         failure.learn_cells(self.cells)

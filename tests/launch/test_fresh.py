@@ -112,6 +112,24 @@ def test_a_class_that_has_gone_from_the_notebook_comes_back_with_what_is_of_it(c
     assert cell.result == "[3, 3]"
 
 
+def test_a_filter_for_warnings_of_a_kind_that_the_notebook_defines(cells):
+    cell = cells.run("""
+        import warnings
+        class Mine(UserWarning): ...
+        def train():
+            try:
+                warnings.warn("hello", Mine)
+            except Mine as error:
+                return str(error)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Mine)
+            results = list(notebook_launcher(train, (), 2, start_method="forkserver"))
+        results
+    """)
+    assert cell.error is None
+    assert cell.result == "['hello', 'hello']"
+
+
 def test_a_cell_that_ran_again_gives_the_new_definition(cells):
     cells.run("def version(): return 1")
     first = cells.run("list(notebook_launcher(version, (), 2, start_method='forkserver'))")

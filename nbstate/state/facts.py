@@ -78,11 +78,11 @@ class ProcessFacts:
         first = place.rank - place.local_rank if whose.startswith("local") else 0
         return first + index
 
-    def peers(self, whose: str) -> int:
-        """How many others wait for that speaker; 0 where it cannot be told."""
+    def peers(self, whose: str) -> int | None:
+        """How many others wait for that speaker; None where it cannot be told."""
         place = self.place
         size = place.local_world_size if whose.startswith("local") else place.world_size
-        return (size or 1) - 1
+        return None if size is None else size - 1
 
     def waiting(self) -> Waiting:
         """How this process waits for its peers."""

@@ -42,10 +42,13 @@ class Waiting(Protocol):
     def for_everyone(self, timeout: float | None = None) -> None:
         """Return once every rank has called this as often as this one."""
 
-    def leave_word(self, name: str, text: str, readers: int) -> None:
-        """Release the `readers` that wait for this rank's turn, telling them what went wrong."""
+    def leave_word(self, name: str, text: str, readers: int | None) -> None:
+        """Release those that wait for this rank's turn, telling them what went wrong.
 
-    def await_word(self, name: str, speaker: int, readers: int) -> str:
+        `readers` is how many they are, None where that is not known.
+        """
+
+    def await_word(self, name: str, speaker: int, readers: int | None) -> str:
         """What the rank `speaker` left at its turn, once it has."""
         raise NotImplementedError
 
@@ -68,10 +71,10 @@ class RoundWaiting:
             raise ValueError(f"timeout={timeout:g}: waiting under XLA or MPI cannot be limited")
         self._exchange(b"")
 
-    def leave_word(self, name: str, text: str, readers: int) -> None:
+    def leave_word(self, name: str, text: str, readers: int | None) -> None:
         self._exchange(text.encode())
 
-    def await_word(self, name: str, speaker: int, readers: int) -> str:
+    def await_word(self, name: str, speaker: int, readers: int | None) -> str:
         return self._exchange(b"")[speaker].decode()
 
     def tell_everyone(self, text: str, doing: str, timeout: float) -> list[str]:
@@ -111,16 +114,17 @@ class StoreWaiting:
             # Nobody looks at the barrier before: all have left it to come to this one.
             self._delete(f"open/{turn - 1}")
 
-    def leave_word(self, name: str, text: str, readers: int) -> None:
+    def leave_word(self, name: str, text: str, readers: int | None) -> None:
         turn = self._add(f"turn/{name}/{self._rank}")
-        if readers:
+        if readers != 0:
             self._set(f"word/{name}/{turn}", text)
 
-    def await_word(self, name: str, speaker: int, readers: int) -> str:
+    def await_word(self, name: str, speaker: int, readers: int | None) -> str:
         turn = self._add(f"turn/{name}/{self._rank}")
         word = f"word/{name}/{turn}"
         self._until(word, lambda: [speaker], None)
         text = self._get(word)
+        # Where it is not known how many read, nobody is the last, and the word stays.
         if self._add(f"read/{name}/{turn}") == readers:
             self._delete(word)
             self._delete(f"read/{name}/{turn}")

@@ -135,6 +135,48 @@ report(told)
 
 
 @pytest.mark.parametrize(
+    ("before", "variables"),
+    [
+        ("", {"GROUP_WORLD_SIZE": "2"}),
+        ("import torch.distributed as dist; dist.init_process_group('gloo')", {}),
+    ],
+    ids=["several machines, as srun starts them", "a group made by hand"],
+)
+def test_a_local_main_process_goes_first_where_nobody_says_how_many_are_local(
+    tmp_path, before, variables
+):
+    lines = f"""
+{before}
+from nbstate import PartialState
+state = PartialState()
+told = []
+for text in ("", "no such dataset"):
+    try:
+        with state.local_main_process_first():
+            if text and state.is_local_main_process:
+                raise ValueError(text)
+            told.append("went on")
+    except (ValueError, RuntimeError) as error:
+        told.append(str(error))
+told.append(state.on_local_main_process(os.getenv, share=True)("RANK"))
+state.wait_for_everyone()
+report(told)
+"""
+    port = free_port()
+    environments = [
+        {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), **variables,
+         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for rank in range(2)
+    ]  # fmt: skip
+
+    failed = "no such dataset"
+    assert side_by_side(tmp_path, lines, environments) == [
+        ["went on", failed, "0"],
+        ["went on", f"rank 0 went first and failed: ValueError: {failed}", "0"],
+    ]
+
+
+@pytest.mark.parametrize(
     ("rank", "size", "local_rank", "local_size"),
     [
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -221,7 +221,8 @@ class Checkpoints(Core):
             hook(left, str(source))
         wanted = [number for number, model in enumerate(models) if _among(model, left)]
         # Schedulers and registered objects may hold anything: a checkpoint is trusted like code.
-        training = torch.load(source / "training.pt", weights_only=False)
+        # Rank 0 wrote it from its device; an optimizer moves its state to where its parameters are.
+        training = torch.load(source / "training.pt", map_location="cpu", weights_only=False)
         self._weights().load(source, training["optimizers"], wanted)
         for scheduler, state in zip(self._schedulers, training["schedulers"], strict=True):
             scheduler.load_state_dict(state)

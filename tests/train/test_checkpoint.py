@@ -305,14 +305,24 @@ def test_saving_before_the_first_step_changes_nothing(tmp_path):
         assert without == with_saving
 
 
-def test_save_writes_one_file_from_the_main_process(tmp_path):
-    def save():
-        accelerator = Accelerator()
-        accelerator.save({"rank": accelerator.process_index}, tmp_path / "one.pt")
+def test_what_rank_0_saved_from_its_gpu_is_loaded_onto_each_ranks_own_device(tmp_path):
+    def train():
+        first = interrupted(tmp_path / "c", 3)
+        if first.accelerator.is_main_process:
+            file = tmp_path / "c" / "training.pt"
+            saved = torch.load(file, weights_only=False)
+            # The file says of every tensor that it was on the first GPU, which is not here.
+            said = ["cuda:0"]
+            torch.serialization.register_package(0, lambda _: said[-1], lambda *_: None)
+            torch.save(saved, file)
+            said.append(None)
+        first.accelerator.wait_for_everyone()
+        reset_all("resumed")
+        second = resumed(tmp_path / "c")
+        held = next(iter(second.optimizer.state.values()))["exp_avg"].device
+        return second.counter.count, held == second.accelerator.device
 
-    debug_launcher(save)
-    assert torch.load(tmp_path / "one.pt") == {"rank": 0}
-    assert [path.name for path in tmp_path.iterdir()] == ["one.pt"]
+    assert list(debug_launcher(train)) == [(18, True)] * 2
 
 
 def test_tied_weights_stay_tied(tmp_path):

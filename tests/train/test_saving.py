@@ -154,3 +154,13 @@ def test_hooks_write_and_read_models_in_their_own_way(tmp_path):
         handle.remove()
     accelerator.save_state(tmp_path / "c")
     assert (tmp_path / "c" / "model.safetensors").exists()
+
+
+def test_save_writes_one_file_from_the_main_process(tmp_path):
+    def save():
+        accelerator = Accelerator()
+        accelerator.save({"rank": accelerator.process_index}, tmp_path / "one.pt")
+
+    debug_launcher(save)
+    assert torch.load(tmp_path / "one.pt") == {"rank": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["one.pt"]

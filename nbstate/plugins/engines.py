@@ -69,6 +69,17 @@ class TorchDynamoPlugin(Plugin):
 
 
 _OFFLOAD = (None, "none", "cpu", "nvme")
+# Where a configuration says what a field says.
+_IN_CONFIGURATION = {
+    "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+    "gradient_clipping": ("gradient_clipping",),
+    "zero_stage": ("zero_optimization", "stage"),
+    "zero3_save_16bit_model": ("zero_optimization", "stage3_gather_16bit_weights_on_model_save"),
+    "offload_optimizer_device": ("zero_optimization", "offload_optimizer", "device"),
+    "offload_optimizer_nvme_path": ("zero_optimization", "offload_optimizer", "nvme_path"),
+    "offload_param_device": ("zero_optimization", "offload_param", "device"),
+    "offload_param_nvme_path": ("zero_optimization", "offload_param", "nvme_path"),
+}
 
 
 @dataclass
@@ -80,12 +91,13 @@ class DeepSpeedPlugin(Plugin):
     Parameters
     ----------
     hf_ds_config : dict, str or Path, optional
-        A configuration, or the path of a JSON file with one; the other fields fill in what it does
-        not say.
-    gradient_accumulation_steps : int
-        Batches before a step.
+        A configuration, or the path of a JSON file with one. The other fields fill in what it does
+        not say or calls "auto", and tell what it says.
+    gradient_accumulation_steps : int, optional
+        Batches before a step; None takes the Accelerator's.
     gradient_clipping : float, optional
-        The norm that gradients are clipped to; None clips nothing.
+        The norm that gradients are clipped to; None clips nothing, or to 1 where the configuration
+        says "auto".
     zero_stage : int
         0 to 3: what is sharded (nothing, optimizer state, gradients, parameters).
     offload_optimizer_device, offload_param_device : {'none', 'cpu', 'nvme'}, optional
@@ -93,7 +105,7 @@ class DeepSpeedPlugin(Plugin):
     offload_optimizer_nvme_path, offload_param_nvme_path : str, optional
         The directory for 'nvme'.
     zero3_init_flag : bool
-        Shard while the model is built.
+        False; to shard a model while it is built, do so inside ``deepspeed.zero.Init``.
     zero3_save_16bit_model : bool
         Gather 16 bit weights when saving.
 
@@ -101,6 +113,8 @@ class DeepSpeedPlugin(Plugin):
     ------
     ValueError
         A value is not one of its choices, or 'nvme' has no path.
+    FileNotFoundError
+        There is no such file.
 
     Examples
     --------
@@ -110,7 +124,7 @@ class DeepSpeedPlugin(Plugin):
     """
 
     hf_ds_config: dict[str, Any] | str | Path | None = None
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: int | None = None
     gradient_clipping: float | None = None
     zero_stage: int = 2
     offload_optimizer_device: str | None = None
@@ -121,8 +135,17 @@ class DeepSpeedPlugin(Plugin):
     zero3_save_16bit_model: bool = False
 
     def __post_init__(self) -> None:
-        self._check_count("gradient_accumulation_steps")
+        if isinstance(self.hf_ds_config, (str, Path)):
+            self.hf_ds_config = json.loads(Path(self.hf_ds_config).read_text())
+        self._take_over_configuration()
+        if self.gradient_accumulation_steps is not None:
+            self._check_count("gradient_accumulation_steps")
         self._check_one_of("zero_stage", (0, 1, 2, 3))
+        if self.zero3_init_flag:
+            self._refuse(
+                "zero3_init_flag",
+                "False: build the model inside deepspeed.zero.Init(config_dict_or_path=...)",
+            )
         for part in ("optimizer", "param"):
             self._check_one_of(f"offload_{part}_device", _OFFLOAD)
             path = f"offload_{part}_nvme_path"
@@ -137,10 +160,22 @@ class DeepSpeedPlugin(Plugin):
         --------
         >>> from types import SimpleNamespace
         >>> theirs = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": 1}})
-        >>> DeepSpeedPlugin.from_elsewhere(theirs).deepspeed_config["zero_optimization"]
-        {'stage': 1}
+        >>> DeepSpeedPlugin.from_elsewhere(theirs).zero_stage
+        1
         """
         return cls(hf_ds_config=dict(given.deepspeed_config))
+
+    def _take_over_configuration(self) -> None:
+        """Have the fields tell what the configuration says."""
+        config: Any = self.hf_ds_config or {}
+        if config.get("gradient_clipping") == "auto" and self.gradient_clipping is None:
+            self.gradient_clipping = 1.0  # what Accelerate puts there
+        for name, path in _IN_CONFIGURATION.items():
+            said: Any = config
+            for key in path:
+                said = said.get(key) if isinstance(said, dict) else None
+            if said not in (None, "auto"):
+                setattr(self, name, said)
 
     @property
     def deepspeed_config(self) -> dict[str, Any]:
@@ -154,22 +189,21 @@ class DeepSpeedPlugin(Plugin):
             if device in {"cpu", "nvme"}:
                 path = getattr(self, f"offload_{part}_nvme_path")
                 zero[f"offload_{part}"] = {"device": device} | ({"nvme_path": path} if path else {})
-        config: dict[str, Any] = {
+        given: dict[str, Any] = _without_auto(self.hf_ds_config)
+        return {
             "train_batch_size": "auto",
             "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps or "auto",
             # Where nothing is said DeepSpeed clips to 1, and refuses optimizers it does not know.
             "gradient_clipping": self.gradient_clipping or 0.0,
             "zero_allow_untested_optimizer": True,
-            "zero_optimization": zero,
+            **given,
+            "zero_optimization": zero | _without_auto(given.get("zero_optimization")),
         }
-        return config | self._given_config()
 
-    def _given_config(self) -> dict[str, Any]:
-        if self.hf_ds_config is None or isinstance(self.hf_ds_config, dict):
-            return self.hf_ds_config or {}
-        config: dict[str, Any] = json.loads(Path(self.hf_ds_config).read_text())
-        return config
+
+def _without_auto(section: Any) -> dict[str, Any]:
+    return {name: value for name, value in (section or {}).items() if value != "auto"}
 
 
 @dataclass

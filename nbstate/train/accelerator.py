@@ -150,9 +150,7 @@ class Accelerator(
                 ),
                 **handlers.process_group,
             )
-            engine, steps = self.state.deepspeed_plugin, gradient_accumulation_steps
-            if engine is not None and steps == 1:
-                steps = engine.gradient_accumulation_steps
+            steps = _steps(gradient_accumulation_steps, self.state.deepspeed_plugin)
             self.gradient_state = GradientState(
                 _accumulation_plugin(gradient_accumulation_plugin, steps)
             )
@@ -184,6 +182,17 @@ class Accelerator(
             f"precision {self.mixed_precision}, window of {self.gradient_accumulation_steps}; "
             f"prepared {prepared}>"
         )
+
+
+def _steps(asked: int, engine: DeepSpeedPlugin | None) -> int:
+    said = None if engine is None else engine.gradient_accumulation_steps
+    if said is None:
+        return asked
+    if asked not in (1, said):
+        raise ValueError(
+            f"gradient_accumulation_steps={asked} and DeepSpeed's {said} differ; give one of them"
+        )
+    return said
 
 
 def _accumulation_plugin(given: Any, steps: int) -> GradientAccumulationPlugin:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import math
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+from nbstate.state import AcceleratorState
+
+if TYPE_CHECKING:
     from nbstate.plugins import DeepSpeedPlugin
-    from nbstate.state import AcceleratorState
 
 _INSTALL = {
     "deepspeed": "pip install deepspeed",
@@ -30,14 +32,16 @@ def initialize_deepspeed(
     Schedulers stay with the loop: the engine would take one step of theirs for each of its own,
     however many ranks there are.
 
-    ``"auto"`` in the configuration's batch sizes is filled in from the prepared dataloader.
+    ``"auto"`` in the configuration's batch sizes is filled in from the prepared dataloader. With
+    fp16 it is the engine that scales losses.
 
     Raises
     ------
     ImportError
         DeepSpeed is not installed; the line that installs it is given.
     ValueError
-        A batch size is 'auto' and there is no dataloader to tell it.
+        A batch size is 'auto' and there is no dataloader to tell it; or the precision is fp16 and
+        the configuration turns it off.
     """
     deepspeed = _package("deepspeed", "DeepSpeedPlugin")
     config = dict(plugin.deepspeed_config)
@@ -52,8 +56,20 @@ def initialize_deepspeed(
     config["gradient_accumulation_steps"] = window
     if config.get("train_batch_size", "auto") == "auto":
         config["train_batch_size"] = micro * num_processes * window
+    _set_precision(config, AcceleratorState().mixed_precision)
     engine, driven, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     return engine, driven
+
+
+def _set_precision(config: dict[str, Any], precision: str) -> None:
+    for kind in ("fp16", "bf16"):
+        if config.get(kind, {}).get("enabled") == "auto":
+            config[kind] = {**config[kind], "enabled": precision == kind}
+    if precision == "fp16" and not config.setdefault("fp16", {"enabled": True}).get("enabled"):
+        raise ValueError(
+            "mixed_precision='fp16' needs losses that are scaled, and the configuration's 'fp16' "
+            "section does not turn that on: set its 'enabled' to true or leave the section out"
+        )
 
 
 def drive(engine: Any, loss: torch.Tensor, *, ends_window: bool, **kwargs: Any) -> None:
@@ -61,6 +77,27 @@ def drive(engine: Any, loss: torch.Tensor, *, ends_window: bool, **kwargs: Any) 
     engine.set_gradient_accumulation_boundary(is_boundary=ends_window)
     engine.backward(loss, scale_wrt_gas=False, **kwargs)  # the loss is divided already
     engine.step()
+
+
+def clipped_norm(engine: Any, max_norm: float, norm_type: float) -> torch.Tensor | None:
+    """The norm that gradients had in the engine's last step, which clips as it was configured.
+
+    None where the engine does not tell it, as in stage 0 without fp16.
+
+    Raises
+    ------
+    ValueError
+        Asked for is something else than what the configuration says.
+    """
+    clipping = engine.gradient_clipping() or math.inf
+    if (max_norm, norm_type) != (clipping, 2.0):
+        raise ValueError(
+            f"DeepSpeed's engine clips in its own step, to a 2-norm of {clipping:g} here, and not "
+            f"to max_norm={max_norm:g} of norm_type={norm_type:g}: set "
+            f"DeepSpeedPlugin(gradient_clipping=...)"
+        )
+    norm = engine.get_global_grad_norm()
+    return None if norm is None else torch.as_tensor(norm)
 
 
 class EngineDriven:

@@ -18,7 +18,7 @@ from nbstate.train.compiling import forget_compiled
 from nbstate.train.control import release_memory
 from nbstate.train.core import Core
 from nbstate.train.data import skip_first_batches
-from nbstate.train.engines import drive
+from nbstate.train.engines import clipped_norm, drive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -161,7 +161,8 @@ class Loop(Core):
         parameters : iterable of Tensor
             As for `torch.nn.utils.clip_grad_norm_`; copied, sharded or cut.
         max_norm, norm_type : float
-            The norm allowed, and which norm.
+            The norm allowed, and which norm. DeepSpeed's engine clips by itself, to what its
+            configuration says: another norm is a ValueError.
 
         Returns
         -------
@@ -175,6 +176,8 @@ class Loop(Core):
         """
         if not self.gradient_state.sync_gradients:
             return None
+        if self.state.distributed_type is DistributedType.DEEPSPEED:
+            return clipped_norm(self._models[0], max_norm, norm_type)
         given = _listed(parameters)
         self._finish_gradients(given)
         return clip_norm(given, max_norm, norm_type)
@@ -183,6 +186,8 @@ class Loop(Core):
         self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float
     ) -> None:
         """Cut each gradient to ``[-clip_value, clip_value]``, at the end of a window.
+
+        DeepSpeed's engine has used the gradients by then: with it this is a NotImplementedError.
 
         Examples
         --------
@@ -193,6 +198,11 @@ class Loop(Core):
         """
         if not self.gradient_state.sync_gradients:
             return
+        if self.state.distributed_type is DistributedType.DEEPSPEED:
+            raise NotImplementedError(
+                "DeepSpeed's engine cuts no single gradients, and has used them in the backward "
+                "pass: use DeepSpeedPlugin(gradient_clipping=...), which bounds their norm"
+            )
         given = _listed(parameters)
         self._finish_gradients(given)
         with torch.no_grad():

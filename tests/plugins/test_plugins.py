@@ -103,6 +103,14 @@ def test_kwargs_are_what_torch_takes():
             "torch.compile takes one of them",
         ),
         (lambda: nbstate.DeepSpeedPlugin(zero_stage=4), "zero_stage=4 must be one of 0, 1, 2, 3"),
+        (
+            lambda: nbstate.DeepSpeedPlugin({"zero_optimization": {"stage": 4}}),
+            "zero_stage=4 must be one of",
+        ),
+        (
+            lambda: nbstate.DeepSpeedPlugin(zero3_init_flag=True),
+            "zero3_init_flag=True must be False: build the model inside deepspeed.zero.Init(",
+        ),
         (lambda: nbstate.DeepSpeedPlugin(offload_param_device="gpu"), "offload_param_device='gpu'"),
         (
             lambda: nbstate.DeepSpeedPlugin(offload_optimizer_device="nvme"),
@@ -163,10 +171,16 @@ def test_deepspeeds_configuration(tmp_path):
     assert (config["gradient_clipping"], config["gradient_accumulation_steps"]) == (1.0, 2)
 
     file = tmp_path / "ds.json"
-    file.write_text(json.dumps({"zero_optimization": {"stage": 1}}))
-    assert nbstate.DeepSpeedPlugin(hf_ds_config=file).deepspeed_config["zero_optimization"] == {
-        "stage": 1
+    said = {"zero_optimization": {"stage": 1, "overlap_comm": True}, "gradient_clipping": "auto"}
+    file.write_text(json.dumps(said))
+    plugin = nbstate.DeepSpeedPlugin(hf_ds_config=file, zero3_save_16bit_model=True)
+    assert (plugin.zero_stage, plugin.gradient_clipping) == (1, 1.0)
+    assert plugin.deepspeed_config["zero_optimization"] == {
+        "stage": 1,
+        "overlap_comm": True,
+        "stage3_gather_16bit_weights_on_model_save": True,
     }
+    assert plugin.deepspeed_config["gradient_clipping"] == 1.0
 
 
 def test_communication_hooks_are_registered():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import pytest
 import torch
 from torch import nn
@@ -12,12 +9,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from nbstate import (
     Accelerator,
-    AcceleratorState,
-    DeepSpeedPlugin,
     DistributedType,
     FullyShardedDataParallelPlugin,
     GradScalerKwargs,
-    MegatronLMPlugin,
     ParallelismConfig,
     TorchTensorParallelPlugin,
     debug_launcher,
@@ -218,71 +212,3 @@ def test_sequences_are_not_cut_and_that_is_told():
         return True
 
     assert all(debug_launcher(prepare))
-
-
-class Engine(nn.Module):
-    """Does what DeepSpeed's engine does, as far as a loop can see."""
-
-    def __init__(self, model, optimizer):
-        super().__init__()
-        self.module, self.optimizer, self.ends_window = model, optimizer, False
-
-    def forward(self, inputs):
-        return self.module(inputs)
-
-    def set_gradient_accumulation_boundary(self, is_boundary):
-        self.ends_window = is_boundary
-
-    def backward(self, loss, scale_wrt_gas):
-        assert not scale_wrt_gas
-        loss.backward()
-
-    def step(self):
-        if self.ends_window:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-
-
-def test_a_model_is_handed_to_deepspeed_with_its_configuration(monkeypatch):
-    given, steps = {}, []
-
-    def initialize(model, optimizer, config):
-        given.update(config)
-        optimizer.register_step_post_hook(lambda *_: steps.append(len(seen)))
-        return Engine(model, optimizer), optimizer, None, None
-
-    package = types.ModuleType("deepspeed")
-    package.initialize = initialize
-    monkeypatch.setitem(sys.modules, "deepspeed", package)
-    accelerator = Accelerator(
-        gradient_accumulation_steps=3,
-        deepspeed_plugin=DeepSpeedPlugin(zero_stage=1, gradient_accumulation_steps=3),
-    )
-    model = mlp()
-    engine, optimizer, batches = accelerator.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), loader(24, 4)
-    )
-    assert accelerator.prepare(loader(4)) is not None
-    assert isinstance(engine, Engine)
-    assert given["train_micro_batch_size_per_gpu"] == 4
-    assert given["train_batch_size"] == 12
-    assert given["zero_optimization"]["stage"] == 1
-    seen = []
-    for batch in batches:
-        with accelerator.accumulate(engine):
-            accelerator.backward(loss_of(engine, batch))
-            optimizer.step()
-            optimizer.zero_grad()
-        seen.append(batch)
-    assert steps == [2, 5]  # the engine steps once at the end of each window of three
-    assert optimizer.param_groups[0]["lr"] == 0.1
-    assert accelerator.unwrap_model(engine) is model
-    with pytest.raises(NotImplementedError, match=r"model\.save_checkpoint"):
-        accelerator.save_state("here")
-
-
-def test_megatron_without_the_package_says_how_to_install_it():
-    accelerator = Accelerator(megatron_lm_plugin=MegatronLMPlugin())
-    assert AcceleratorState().distributed_type is DistributedType.MEGATRON_LM
-    with pytest.raises(ImportError, match="pip install megatron-core"):
-        accelerator.prepare(mlp())

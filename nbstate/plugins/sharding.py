@@ -27,6 +27,8 @@ _POLICIES_ELSEWHERE = {
 class FullyShardedDataParallelPlugin(Plugin):
     """How parameters are sharded over the ranks by FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
+    A process that is alone, without a process group, keeps the whole model.
+
     Parameters
     ----------
     fsdp_version : int

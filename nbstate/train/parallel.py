@@ -56,13 +56,14 @@ class Layout:
         self._replaced: MutableMapping[Any, Any] = WeakIdKeyDictionary()
 
     def place(self, model: nn.Module) -> nn.Module:
-        """The model on this rank: cut, sharded or copied as the state says."""
+        """The model on this rank: cut, sharded or copied as the state says, whole for one alone."""
         before = _parameters(model)
         if _LAYERS in self._dimensions:
             self._cut_layers(model)
-        if self.state.distributed_type is DistributedType.FSDP or self._copies_of_layers:
+        if self._needs_shards:
             self._shard(model)
-        elif self.data.count > 1:
+        elif self.data.count > 1 and self.state.distributed_type is not DistributedType.XLA:
+            # Under XLA there is no process group: the optimizer exchanges the gradients.
             model = self._copy(model)
         # Names may change on the way, the order does not.
         for old, new in zip(before, _parameters(model), strict=True):
@@ -87,8 +88,11 @@ class Layout:
         return () if self.mesh is None else self.mesh.mesh_dim_names or ()
 
     @property
-    def _copies_of_layers(self) -> bool:
-        """Layers that are cut are copied as if they were sharded over one rank: DDP knows none."""
+    def _needs_shards(self) -> bool:
+        """Whether `fully_shard` lays the model out; one process without a group has no need to."""
+        if self.state.distributed_type is DistributedType.FSDP:
+            return self.state.backend is not None
+        # Layers that are cut are copied as if they were sharded over one rank: DDP knows none.
         return _LAYERS in self._dimensions and self.data.count > 1
 
     def _cut_layers(self, model: nn.Module) -> None:

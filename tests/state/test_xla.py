@@ -48,6 +48,10 @@ def rendezvous(tag, payload=b""):
     all_brought = [_brought[rank] for rank in sorted(_brought)]
     _meeting.wait()
     return all_brought
+def all_reduce(kind, tensors):
+    assert kind == "sum"
+    for tensor in tensors:
+        tensor.copy_(sum(rendezvous("all_reduce", tensor.clone())))
 """,
 }
 
@@ -139,6 +143,31 @@ print(json.dumps(seen))
         "first": [0, 5, [1, 2, 3], "second", 0],
         "second": [1, 6, [1, 2, 3], "second", 1],
     }
+
+
+def test_replicas_train_one_model_though_xla_has_no_process_group(run):
+    told = run("""
+import threading, torch
+from nbstate import Accelerator
+torch_xla.opened.append("by the launcher of torch_xla")
+torch_xla.ordinals.update({"first": 0, "second": 1})
+torch_xla.device = lambda: torch.device("cpu")  # whose tensors this torch can compute with
+trained = {}
+def replica(name):
+    accelerator = Accelerator()
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    for step in range(2):
+        accelerator.backward(-model(torch.full((1, 1), 2.0 * accelerator.process_index)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    trained[name] = model.weight.item()
+threads = [threading.Thread(target=replica, args=(n,), name=n) for n in ("first", "second")]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(json.dumps(trained))
+""")
+    assert told == {"first": 2.0, "second": 2.0}
 
 
 def test_a_package_that_imports_torch_xla_does_not_turn_it_on(run):

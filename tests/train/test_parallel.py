@@ -205,6 +205,15 @@ def test_models_with_nothing_to_train_are_not_wrapped():
     assert list(debug_launcher(prepare)) == [(True, True)] * 2
 
 
+def test_one_process_without_a_group_keeps_its_model_whole():
+    _, layout, _ = LAYOUTS["fsdp by layers"]
+    losses, got, _ = curve(**layout)
+    reset_all("now without FSDP")
+    alone, alone_weights, _ = curve()
+    assert losses == alone
+    assert close(got, alone_weights, 0)
+
+
 def test_sequences_are_not_cut_and_that_is_told():
     def prepare():
         with pytest.raises(NotImplementedError, match="cp_size=2"):

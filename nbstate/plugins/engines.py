@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,56 +208,35 @@ def _without_auto(section: Any) -> dict[str, Any]:
 
 @dataclass
 class MegatronLMPlugin(Plugin):
-    """Settings of Megatron-LM.
+    """How Megatron-LM lays a model out over the ranks.
+
+    What else Megatron can do is said in its own ``config`` of the model and of its optimizer, which
+    has to be Megatron's too: `prepare` refuses others.
 
     Parameters
     ----------
     tp_degree, pp_degree : int
         Ranks that share a layer, and stages of the pipeline.
-    num_micro_batches : int
-        Pieces a batch is cut into for the pipeline.
-    gradient_clipping : float, optional
-        The norm that gradients are clipped to; None clips nothing.
-    sequence_parallelism : bool
-        Cut activations along the sequence too; needs ``tp_degree`` above 1.
-    recompute_activations : bool
-        Compute activations again in the backward pass.
     use_distributed_optimizer : bool
         Shard the optimizer's state.
     context_parallel_size, expert_model_parallel_size : int
         Ranks that share a sequence, and the experts of a mixture.
-    seq_length : int, optional
-        Tokens in a sequence.
-    other_megatron_args : dict
-        Further arguments, by Megatron's names.
 
     Examples
     --------
-    >>> plugin = MegatronLMPlugin(tp_degree=2, pp_degree=2, num_micro_batches=4)
+    >>> plugin = MegatronLMPlugin(tp_degree=2, pp_degree=2)
     """
 
     tp_degree: int = 1
     pp_degree: int = 1
-    num_micro_batches: int = 1
-    gradient_clipping: float | None = 1.0
-    sequence_parallelism: bool = False
-    recompute_activations: bool = False
     use_distributed_optimizer: bool = False
     context_parallel_size: int = 1
     expert_model_parallel_size: int = 1
-    seq_length: int | None = None
-    other_megatron_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_count(
-            "tp_degree",
-            "pp_degree",
-            "num_micro_batches",
-            "context_parallel_size",
-            "expert_model_parallel_size",
+            "tp_degree", "pp_degree", "context_parallel_size", "expert_model_parallel_size"
         )
-        if self.sequence_parallelism and self.tp_degree == 1:
-            self._refuse("sequence_parallelism", "False where tp_degree is 1")
 
     def check_world_size(self, world_size: int) -> None:
         """Raise a ValueError where the ranks do not divide into whole models.

@@ -53,7 +53,8 @@ class FullyShardedDataParallelPlugin(Plugin):
     state_dict_type : {'sharded_state_dict', 'full_state_dict'}
         Whether a checkpoint holds every rank's shard or whole weights.
     activation_checkpointing : bool
-        Compute activations again in the backward pass instead of keeping them.
+        Compute activations again in the backward pass instead of keeping them, for each of the
+        submodules that `auto_wrap_policy` finds; where it finds none, `prepare` says so.
     cpu_ram_efficient_loading : bool
         Only rank 0 loads the weights; the others get their shards from it.
 
@@ -65,7 +66,7 @@ class FullyShardedDataParallelPlugin(Plugin):
     Examples
     --------
     >>> def train():
-    ...     plugin = FullyShardedDataParallelPlugin(activation_checkpointing=True)
+    ...     plugin = FullyShardedDataParallelPlugin(reshard_after_forward=False)
     ...     model = Accelerator(fsdp_plugin=plugin).prepare(torch.nn.Linear(3, 4))
     ...     return tuple(model.weight.to_local().shape)
     >>> debug_launcher(train)
@@ -135,9 +136,9 @@ class TorchTensorParallelPlugin(Plugin):
     Parameters
     ----------
     tp_size : int
-        How many ranks share a layer.
+        How many ranks share a layer; of a mesh of one's own, as many as its dimension has.
     torch_device_mesh : DeviceMesh, optional
-        A mesh of one's own with a dimension ``"tp"``; None makes one.
+        A mesh of one's own whose last dimension is ``"tp"``; None makes one.
     plan : dict, optional
         For `torch.distributed.tensor.parallel.parallelize_module`: names of submodules and their
         styles. None takes the model's own plan where it has one.
@@ -161,6 +162,15 @@ class TorchTensorParallelPlugin(Plugin):
 
     def __post_init__(self) -> None:
         self._check_count("tp_size")
+        mesh = self.torch_device_mesh
+        if mesh is None:
+            return
+        if (mesh.mesh_dim_names or ("",))[-1] != "tp":
+            self._refuse("torch_device_mesh", "a mesh whose last dimension is named 'tp'")
+        size = mesh.size(mesh.ndim - 1)
+        if self.tp_size not in (1, size):
+            self._refuse("tp_size", f"{size}, as in torch_device_mesh, or left out")
+        self.tp_size = size
 
 
 Dimension = Literal["dp_replicate", "dp_shard", "cp", "tp"]

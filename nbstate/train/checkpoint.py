@@ -244,6 +244,11 @@ class Checkpoints(Core):
                 "save_state and load_state do not know DeepSpeed's shards: use the engine's own "
                 "model.save_checkpoint(directory) and model.load_checkpoint(directory)"
             )
+        if self.state.distributed_type is DistributedType.MEGATRON_LM:
+            raise NotImplementedError(
+                "save_state and load_state do not know Megatron-LM's parts of models: use "
+                "megatron.core.dist_checkpointing"
+            )
 
     def _weights(self) -> Weights:
         # Imported here: torch's checkpoints take longer to import than all the rest of nbstate.

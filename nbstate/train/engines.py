@@ -138,10 +138,17 @@ def initialize_megatron(state: AcceleratorState, model: torch.nn.Module) -> Any:
         Megatron's core is not installed; the line that installs it is given.
     TypeError
         The model is none of Megatron's: those carry their ``config``.
+    NotImplementedError
+        The precision is fp16.
     """
     parallel_state = _package("megatron.core.parallel_state", "MegatronLMPlugin")
     plugin = state.megatron_lm_plugin
     assert plugin is not None
+    if state.mixed_precision == "fp16":
+        raise NotImplementedError(
+            "mixed_precision='fp16': Megatron-LM's optimizer scales gradients by itself, so leave "
+            "it out and say fp16 in the configs of model and optimizer, or use 'bf16'"
+        )
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=plugin.tp_degree,

@@ -212,6 +212,10 @@ class Loop(Core):
 
     def _finish_gradients(self, parameters: list[torch.Tensor]) -> None:
         """Finish those of the optimizers concerned; another's backward pass may be yet to come."""
+        if self.state.distributed_type is DistributedType.MEGATRON_LM:
+            raise NotImplementedError(
+                "Megatron-LM's gradients are clipped by its optimizer: OptimizerConfig(clip_grad=1)"
+            )
         wanted = set(map(id, parameters))
         for optimizer in self._optimizers:
             held = (each for group in optimizer.param_groups for each in group["params"])

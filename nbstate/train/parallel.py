@@ -73,6 +73,13 @@ class Layout:
 
     def renew(self, optimizer: torch.optim.Optimizer) -> None:
         """Have an optimizer made before the model was laid out train the parameters it has now."""
+        if self.state.distributed_type is DistributedType.MEGATRON_LM:
+            raise NotImplementedError(
+                f"{type(optimizer).__name__} would train nothing: Megatron-LM takes gradients out "
+                f"of torch's optimizers' sight. Prepare the model without it; then use "
+                f"megatron.core.optimizer.get_megatron_optimizer(config, [model]), and call "
+                f"model.finish_grad_sync() before its step"
+            )
         for group in optimizer.param_groups:
             held = group["params"]
             group["params"] = [self._replaced.get(param, param) for param in held]
@@ -241,13 +248,19 @@ def _mesh(state: AcceleratorState) -> DeviceMesh | None:
 
 
 def _data_place(state: AcceleratorState, mesh: DeviceMesh | None) -> DataPlace:
-    world, rank = state.num_processes, state.process_index
-    if mesh is None or _LAYERS not in (mesh.mesh_dim_names or ()):
-        return DataPlace(rank, world, tuple(range(world)))
-    # The layers' dimension is the innermost: neighbours share the data.
-    neighbours = mesh[_LAYERS].size()
-    parts = tuple(each // neighbours for each in range(world))
-    return DataPlace(parts[rank], world // neighbours, parts)
+    """Who gets which data: ranks that hold parts of one copy of the model share theirs."""
+    world, megatron = state.num_processes, state.megatron_lm_plugin
+    neighbours, count = 1, world
+    if megatron is not None and state.use_distributed:
+        # Megatron's order, innermost first: layers, sequences, data, and stages of the pipeline.
+        neighbours = megatron.tp_degree * megatron.context_parallel_size
+        count = world // (neighbours * megatron.pp_degree)
+    elif mesh is not None and _LAYERS in (mesh.mesh_dim_names or ()):
+        # The layers' dimension is the innermost.
+        neighbours = mesh[_LAYERS].size()
+        count = world // neighbours
+    parts = tuple(rank // neighbours % count for rank in range(world))
+    return DataPlace(parts[state.process_index], count, parts)
 
 
 def _fsdp_settings(plugin: FullyShardedDataParallelPlugin | None, precision: str) -> dict[str, Any]:
@@ -296,6 +309,12 @@ def _load_from_rank_0(model: nn.Module, weights: dict[str, Any]) -> None:
 
 
 def _forget_activations(model: nn.Module, blocks: list[nn.Module]) -> None:
+    if not blocks:
+        raise ValueError(
+            f"activation_checkpointing=True, and the plugin's auto_wrap_policy names no submodule "
+            f"of {type(model).__name__} whose activations are to be computed again: give it one, "
+            f"such as auto_wrap_policy='transformer_based_wrap' with transformer_cls_names_to_wrap"
+        )
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
         apply_activation_checkpointing,
     )

@@ -39,7 +39,7 @@ class Saving(Core):
         """
         given, _ = self._prepared.get(id(model), (model, model))
         inner = parallel.unwrap(given)
-        self._refuse_stage_3()
+        self._refuse_parts_of_engines()
         if parallel.is_sharded(inner):
             # Imported here: torch's checkpoints take longer to import than the rest of nbstate.
             from nbstate.train.weights import whole_state_dict
@@ -110,12 +110,16 @@ class Saving(Core):
         if self.state.is_main_process:
             files.write(obj, Path(f), safe=safe_serialization)
 
-    def _refuse_stage_3(self) -> None:
+    def _refuse_parts_of_engines(self) -> None:
         plugin = self.state.deepspeed_plugin
-        engine = self.state.distributed_type is DistributedType.DEEPSPEED
-        if engine and plugin is not None and plugin.zero_stage == 3:
+        if plugin is not None and plugin.zero_stage == 3:
             raise NotImplementedError(
                 "in DeepSpeed's stage 3 only its engine can put the weights together: use "
                 "model.save_16bit_model(directory), with "
                 "'stage3_gather_16bit_weights_on_model_save' in the configuration"
+            )
+        if self.state.distributed_type is DistributedType.MEGATRON_LM:
+            raise NotImplementedError(
+                "only Megatron-LM can put the parts of its models together: use "
+                "megatron.core.dist_checkpointing"
             )

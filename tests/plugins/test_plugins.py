@@ -117,10 +117,6 @@ def test_kwargs_are_what_torch_takes():
             "offload_optimizer_nvme_path=None",
         ),
         (lambda: nbstate.MegatronLMPlugin(tp_degree=0), "tp_degree=0"),
-        (
-            lambda: nbstate.MegatronLMPlugin(sequence_parallelism=True),
-            "False where tp_degree is 1",
-        ),
     ],
 )
 def test_mistakes_name_the_value_and_what_is_allowed(make, told):

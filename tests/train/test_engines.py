@@ -16,6 +16,7 @@ from nbstate import (
     DeepSpeedPlugin,
     DistributedType,
     MegatronLMPlugin,
+    debug_launcher,
 )
 from nbstate.state import reset_all
 from tests.train.ranks import loader, loss_of, mlp
@@ -197,3 +198,36 @@ def test_megatron_without_the_package_says_how_to_install_it():
     assert AcceleratorState().distributed_type is DistributedType.MEGATRON_LM
     with pytest.raises(ImportError, match="pip install megatron-core"):
         accelerator.prepare(mlp())
+
+
+def test_what_only_megatron_can_do_is_refused_with_what_does_it(tmp_path):
+    accelerator = Accelerator(megatron_lm_plugin=MegatronLMPlugin())
+    model = mlp()
+    with pytest.raises(NotImplementedError, match=r"SGD would train nothing.*get_megatron_optim"):
+        accelerator.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    for clip in (accelerator.clip_grad_norm_, accelerator.clip_grad_value_):
+        with pytest.raises(NotImplementedError, match="clip_grad=1"):
+            clip(model.parameters(), 1.0)
+    for save in (accelerator.save_state, lambda path: accelerator.save_model(model, path)):
+        with pytest.raises(NotImplementedError, match=r"megatron\.core\.dist_checkpointing"):
+            save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("degrees", "shared"),
+    [({"tp_degree": 2}, [[0, 1], [2, 3]]), ({"pp_degree": 2}, [[0, 2], [1, 3]])],
+    ids=["layers", "pipeline"],
+)
+def test_ranks_with_parts_of_one_megatron_model_get_the_same_data(degrees, shared):
+    def see():
+        accelerator = Accelerator(megatron_lm_plugin=MegatronLMPlugin(**degrees))
+        batches = accelerator.prepare(torch.utils.data.DataLoader(range(5), 2))
+        gathered = [accelerator.gather_for_metrics(batch).tolist() for batch in batches]
+        return [batch.tolist() for batch in batches], gathered
+
+    seen = debug_launcher(see, num_processes=4)
+    for index, ranks in enumerate(shared):
+        for rank in ranks:
+            assert seen[rank][0][0] == [2 * index, 2 * index + 1]
+            assert seen[rank][1] == [[0, 1, 2, 3], [4]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from nbstate import (
@@ -13,6 +14,7 @@ from nbstate import (
     FullyShardedDataParallelPlugin,
     GradScalerKwargs,
     ParallelismConfig,
+    PartialState,
     TorchTensorParallelPlugin,
     debug_launcher,
 )
@@ -126,6 +128,25 @@ def test_a_plan_of_the_models_own_is_used_and_without_any_the_error_says_how():
     assert list(debug_launcher(prepare)) == [(4, 6)] * 2
 
 
+def test_a_mesh_of_ones_own_says_how_many_share_a_layer():
+    def train():
+        PartialState()
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        plugin = TorchTensorParallelPlugin(torch_device_mesh=mesh, plan=PLAN)
+        model = Accelerator(torch_tp_plugin=plugin).prepare(mlp())
+        told = []
+        for wrong in ({"tp_size": 4}, {"torch_device_mesh": init_device_mesh("cpu", (2,))}):
+            with pytest.raises(ValueError, match="must be") as caught:
+                TorchTensorParallelPlugin(**{"torch_device_mesh": mesh, **wrong})
+            told.append(str(caught.value))
+        return plugin.tp_size, tuple(model[0].weight.to_local().shape), told
+
+    for size, shape, (wrong_size, wrong_mesh) in debug_launcher(train):
+        assert (size, shape) == (2, (4, 6))
+        assert "tp_size=4 must be 2, as in torch_device_mesh" in wrong_size
+        assert wrong_mesh.endswith("must be a mesh whose last dimension is named 'tp'")
+
+
 def test_an_optimizer_prepared_later_trains_the_sharded_parameters():
     def train():
         accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
@@ -194,6 +215,21 @@ def test_an_overflow_on_one_rank_makes_all_skip_the_fp16_step(name):
         return skipped[:3], accelerator.scaler.get_scale(), finite
 
     assert list(debug_launcher(train)) == [([False, True, False], 64.0, True)] * 2
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{}, {"auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": ["No"]}],
+    ids=["no policy", "none of that name"],
+)
+def test_activations_of_no_submodule_cannot_be_computed_again(policy):
+    def prepare():
+        plugin = FullyShardedDataParallelPlugin(activation_checkpointing=True, **policy)
+        with pytest.raises(ValueError, match="auto_wrap_policy names no submodule of Sequential"):
+            Accelerator(fsdp_plugin=plugin).prepare(mlp())
+        return True
+
+    assert all(debug_launcher(prepare))
 
 
 def test_models_with_nothing_to_train_are_not_wrapped():

@@ -13,12 +13,10 @@ from nbstate.train.optimizer import AcceleratedOptimizer
 from nbstate.train.scheduler import AcceleratedScheduler
 
 if TYPE_CHECKING:
-    import torch
-
     from nbstate.state import AcceleratorState, GradientState
     from nbstate.state.facts import ProcessFacts
     from nbstate.train.accumulation import Accumulation
-    from nbstate.train.precision import Precision
+    from nbstate.train.precision import Precision, Scaler
     from nbstate.train.project import ProjectConfiguration
 
 
@@ -61,7 +59,7 @@ class Core(ProcessControl):
         return self.state.mixed_precision
 
     @property
-    def scaler(self) -> torch.amp.GradScaler | None:
+    def scaler(self) -> Scaler | None:
         """What scales fp16 gradients; None in other precisions."""
         return self._precision.scaler
 

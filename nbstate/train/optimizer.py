@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from nbstate.state import GradientState
     from nbstate.train.accumulation import Accumulation
+    from nbstate.train.precision import Scaler
 
 
 class AcceleratedOptimizer(torch.optim.Optimizer):
@@ -27,7 +28,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         The optimizer that does the work.
     accumulation : Accumulation
         What tells where a window ends.
-    scaler : torch.amp.GradScaler, optional
+    scaler : Scaler, optional
         Scales fp16 gradients and leaves out steps whose gradients overflow.
 
     Attributes
@@ -42,11 +43,13 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self,
         optimizer: torch.optim.Optimizer,
         accumulation: Accumulation,
-        scaler: torch.amp.GradScaler | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
         # torch's own constructor would register the parameters a second time.
         self.optimizer = optimizer
         self.scaler = scaler
+        if scaler is not None:
+            scaler.optimizers += 1
         self.step_was_skipped = False
         self._accumulation = accumulation
         self._stepped = self._finished = False
@@ -68,7 +71,6 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
             result = self.optimizer.step(closure)
         else:
             result = self.scaler.step(self.optimizer, closure)
-            self.scaler.update()
         self.step_was_skipped = not self._stepped
         if self._on_xla:
             self.gradient_state.is_xla_gradients_synced = False

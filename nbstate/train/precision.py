@@ -41,12 +41,12 @@ class Precision:
     ) -> None:
         self.mode, self.device = mode, device
         self._autocast = {} if autocast is None else autocast.to_kwargs()
-        self.scaler: torch.amp.GradScaler | None = None
+        self.scaler: Scaler | None = None
         if mode == "fp16":
             options = {} if scaler is None else scaler.to_kwargs()
             # XLA and MPS have no scaler of their own; the CPU's works on any tensor.
             kind = device.type if device.type in {"cuda", "xpu", "npu"} else "cpu"
-            self.scaler = torch.amp.GradScaler(kind, **options)
+            self.scaler = Scaler(kind, **options)
 
     def autocast(
         self, autocast_handler: AutocastKwargs | None = None
@@ -64,6 +64,61 @@ class Precision:
         if self.mode != "no" and not isinstance(model.forward, Forward):
             model.forward = Forward(model.forward, self)
         return model
+
+
+class Scaler(torch.amp.GradScaler):
+    """torch's scaler, which changes its scale only when no gradient of the old one is left.
+
+    torch has `update` called once all optimizers have stepped, for it forgets whose gradients were
+    unscaled. With several of them nobody knows which one is the last of an iteration: the scale
+    changes with the step of the last there is, or when the next loss is scaled.
+
+    Attributes
+    ----------
+    optimizers : int
+        How many optimizers step with it.
+    """
+
+    def __init__(self, device: str, **options: Any) -> None:
+        super().__init__(device, **options)
+        self.optimizers = 0
+        self._stepped: set[int] = set()
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """Take an optimizer's step, unless its gradients overflowed."""
+        result = super().step(optimizer, *args, **kwargs)
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) >= self.optimizers:
+            self.update()
+        return result
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Change the scale as the steps since the last time ask for."""
+        super().update(new_scale)
+        self._stepped.clear()
+
+    def scale(self, outputs: Any) -> Any:
+        """Multiply a loss, or several, by the scale."""
+        self._catch_up()
+        return super().scale(outputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale after all steps taken, and how it changes."""
+        self._catch_up()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved scale."""
+        self._catch_up()
+        super().load_state_dict(state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._catch_up()  # torch refuses to copy a scaler in the middle of an iteration
+        return super().__getstate__()
+
+    def _catch_up(self) -> None:
+        if self._stepped:
+            self.update()
 
 
 class Forward:

@@ -147,13 +147,18 @@ def test_fp8_trains_linear_layers_through_torchao():
     assert all(weight.dtype == torch.float32 for weight in model.parameters())
 
 
-def test_clipping_for_one_optimizer_leaves_the_gradients_of_another_to_its_own_step():
+def two_weights():
+    """Two models of one weight, 1, each with an optimizer of its own, in fp16."""
     accelerator = Accelerator("fp16", kwargs_handlers=[GradScalerKwargs(init_scale=64.0)])
-    first, second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-    for model in (first, second):
+    models = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+    for model in models:
         nn.init.ones_(model.weight)
-    one, other = (torch.optim.SGD(each.parameters(), lr=1.0) for each in (first, second))
-    first, second, one, other = accelerator.prepare(first, second, one, other)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=1.0) for each in models]
+    return accelerator, *accelerator.prepare(*models, *optimizers)
+
+
+def test_clipping_for_one_optimizer_leaves_the_gradients_of_another_to_its_own_step():
+    accelerator, first, second, one, other = two_weights()
     inputs = torch.full((1, 1), 0.5)
     for model, optimizer in ((first, one), (second, other)):
         accelerator.backward(model(inputs).sum())
@@ -161,3 +166,53 @@ def test_clipping_for_one_optimizer_leaves_the_gradients_of_another_to_its_own_s
         optimizer.step()
         optimizer.zero_grad()
     assert first.weight.item() == second.weight.item() == 0.5
+
+
+@pytest.mark.parametrize("ask", ["clip_grad_norm_", "clip_grad_value_", "unscale_gradients"])
+def test_gradients_of_two_optimizers_are_unscaled_once_whoever_asks_for_it(ask):
+    accelerator, first, second, one, other = two_weights()
+    inputs = torch.full((1, 1), 0.5)
+    for _ in range(2):
+        accelerator.backward(first(inputs).sum() + second(inputs).sum())
+        if ask == "unscale_gradients":
+            accelerator.unscale_gradients()
+        else:
+            both = [*first.parameters(), *second.parameters()]
+            getattr(accelerator, ask)(both, 100.0)
+        for optimizer in (one, other):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert first.weight.item() == second.weight.item() == 0.0
+
+
+def test_an_overflow_of_one_optimizer_lowers_the_scale_for_both_after_their_steps():
+    def train():
+        accelerator, first, second, one, other = two_weights()
+        weights = [model.module if hasattr(model, "module") else model for model in (first, second)]
+        inputs, seen = torch.full((1, 1), 0.5), []
+        for factor in (float("inf"), 1.0):
+            accelerator.backward(first(inputs).sum() * factor)
+            accelerator.backward(second(inputs).sum())
+            for optimizer in (one, other):
+                optimizer.step()
+                optimizer.zero_grad()
+            skipped = one.step_was_skipped, other.step_was_skipped
+            seen.append((*skipped, *(each.weight.item() for each in weights)))
+        return seen, accelerator.scaler.get_scale()
+
+    expected = [(True, False, 1.0, 0.5), (False, False, 0.5, 0.0)], 32.0
+    assert train() == expected
+    assert list(debug_launcher(train)) == [expected] * 2
+
+
+def test_the_scale_is_up_to_date_where_only_one_of_two_optimizers_steps():
+    accelerator, first, _, one, _ = two_weights()
+    accelerator.backward(first(torch.ones(1, 1)).sum() * float("inf"))
+    one.step()
+    one.zero_grad()
+    copied = copy.deepcopy(one)
+    assert copied.scaler.get_scale() == accelerator.scaler.state_dict()["scale"] == 32.0
+    accelerator.backward(first(torch.full((1, 1), 0.5)).sum())
+    assert first.weight.grad.item() == 16.0
+    one.step()
+    assert first.weight.item() == 0.5

@@ -138,8 +138,10 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self.__dict__.update(state)
         self.optimizer.register_step_post_hook(self._note_step)  # torch's leave theirs behind
 
-    def _note_step(self, *_: Any) -> None:
-        self._stepped = True
+    def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # The scaler calls a fused optimizer always, and lets its kernel leave the step out.
+        overflowed = getattr(optimizer, "found_inf", None)
+        self._stepped = overflowed is None or not overflowed.item()
 
     def _reduce_on_xla(self) -> None:
         """Under XLA nothing reduces gradients in the backward pass, so it is done here."""

@@ -144,10 +144,11 @@ def test_within_a_window_optimizer_and_scheduler_do_nothing():
     assert schedule.get_last_lr() == [1.0]
 
 
-def test_steps_that_the_fp16_scaler_leaves_out_are_told_and_hold_the_schedule():
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_the_fp16_scaler_leaves_out_are_told_and_hold_the_schedule(fused):
     accelerator = Accelerator("fp16", kwargs_handlers=[GradScalerKwargs(init_scale=4.0)])
     model = nn.Linear(6, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, fused=fused)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     model, optimizer, schedule, batches = accelerator.prepare(model, optimizer, schedule, loader(6))
     told = []

@@ -25,7 +25,7 @@ class AcceleratedScheduler:
     scheduler : LRScheduler
         Anything with a method ``step``.
     optimizers : sequence of AcceleratedOptimizer
-        The optimizers whose steps it follows.
+        The optimizers whose steps it follows; without any, none is ever skipped.
     accumulation : Accumulation
         What tells where a window ends.
     step_with_optimizer : bool
@@ -64,7 +64,8 @@ class AcceleratedScheduler:
         if not self.gradient_state.sync_gradients:
             return
         due = self._due()
-        if all(optimizer.step_was_skipped for optimizer in self.optimizers):
+        skipped = [optimizer.step_was_skipped for optimizer in self.optimizers]
+        if skipped and all(skipped):
             return
         for _ in range(1 if args or kwargs else due):
             if not self._at_end():

@@ -71,6 +71,18 @@ def test_a_single_process_moves_once_an_update():
     assert rates(size=20, batch_size=2, window=4, adjust=True, epochs=1) == [0.5**10]
 
 
+def test_a_schedule_without_a_prepared_optimizer_moves_as_one_with_it():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    optimizer = torch.optim.SGD(mlp().parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    schedule, batches = accelerator.prepare(schedule, loader(8, 2))
+    optimizer.step()
+    for _ in batches:
+        with accelerator.accumulate():
+            schedule.step()
+    assert schedule.get_last_lr() == [0.5**2]
+
+
 def test_a_schedule_of_a_fixed_length_is_not_pushed_past_its_end():
     def one_cycle(optimizer):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)

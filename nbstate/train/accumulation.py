@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Calls:
-    """How often `accumulate` was entered for one batch of a dataloader."""
+    """How often `accumulate` was entered for one batch (epoch, number) of a dataloader."""
 
     batch: tuple[int, int]
     now: int = 0
@@ -53,6 +53,7 @@ class Accumulation:
         self.within = False
         self._ended = True
         self._weight = 1.0
+        self._batches = 0  # of the open window, as `batches` counts them
         self._calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
 
     @contextmanager
@@ -68,15 +69,31 @@ class Accumulation:
     def _advance(self) -> None:
         """Take the next batch into the window; settles whether it is the one to sync at."""
         if self._ended:
-            self.position = 0
-        self.position += 1
+            self.position = self._batches = 0
         state = self.state
+        self.position += 1
+        self._batches += _in_hand(state.active_dataloader)
         full = self.position >= state.num_steps
-        policy = state.last_window if state.sync_with_dataloader else "carry"
-        cut_short = self._is_last() and not full and policy != "carry"
+        cut_short = self._is_last() and not full and self.policy != "carry"
         self._weight = state.num_steps / self.position if cut_short else 1.0
         self._ended = full or cut_short
-        state.sync_gradients = full or (cut_short and policy == "rescale")
+        state.sync_gradients = full or (cut_short and self.policy == "rescale")
+
+    @property
+    def policy(self) -> str:
+        """What becomes of an incomplete last window."""
+        return self.state.last_window if self.state.sync_with_dataloader else "carry"
+
+    @property
+    def batches(self) -> int:
+        """For how many batches of a single process the open window stands, this one's included.
+
+        Without `accumulate` each batch is a window of its own.
+        """
+        loader = self.state.active_dataloader
+        calls = self._calls.get(loader)
+        within_window = calls is not None and calls.batch == _batch_of(loader)
+        return self._batches if within_window else _in_hand(loader)
 
     @property
     def dropped(self) -> bool:
@@ -105,21 +122,33 @@ class Accumulation:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the window stands; gradients are not part of it."""
-        return {"position": self.position, "ended": self._ended}
+        return {"position": self.position, "batches": self._batches, "ended": self._ended}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on within a saved window."""
-        self.position, self._ended = state["position"], state["ended"]
+        self.position, self._batches = state["position"], state["batches"]
+        self._ended = state["ended"]
 
     def _is_last(self) -> bool:
         """Whether no gradient will follow from the innermost dataloader's epoch."""
         loader = self.state.active_dataloader
         if loader is None:
             return False
-        batch = (getattr(loader, "epoch", 0), getattr(loader, "number", 0))
+        batch = _batch_of(loader)
         calls = self._calls.setdefault(loader, _Calls(batch))
         if calls.batch != batch:
             calls.batch, calls.for_each_batch, calls.now = batch, calls.now, 0
         calls.now += 1
         ends = bool(getattr(loader, "end_of_dataloader", False))
         return ends and calls.now >= calls.for_each_batch
+
+
+def _batch_of(loader: Any) -> tuple[int, int]:
+    """Which batch a dataloader has handed out: the epoch, and its number there."""
+    return getattr(loader, "epoch", 0), getattr(loader, "number", 0)
+
+
+def _in_hand(loader: Any) -> int:
+    """How many batches of a single process all ranks have in hand together."""
+    facts = getattr(loader, "round", None)
+    return 1 if facts is None else int(facts.batches)

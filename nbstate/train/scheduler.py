@@ -16,9 +16,9 @@ class AcceleratedScheduler:
 
     N ranks take N batches of a dataloader at a time, so a schedule written for one process moves on
     by as many steps as there were batches (by one with ``split_batches``, where a batch is
-    everybody's). It does so when the optimizer steps: not within an accumulation window, and not
-    where a step was skipped. Called outside of a prepared dataloader, once an epoch for one, it
-    moves by one step.
+    everybody's). It does so when the optimizer steps: not within an accumulation window, whether it
+    is called there or not, and not where a step was skipped. Called outside of a prepared
+    dataloader, once an epoch for one, it moves by one step.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ class AcceleratedScheduler:
         self.gradient_state = accumulation.state
         self._accumulation = accumulation
         self.step_with_optimizer = step_with_optimizer
-        # Batches that one process would have seen since the schedule last moved.
-        self._batches = 0
+        # Batches of windows that ended, too few for a step of a single process.
+        self._left = 0
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Move on as far as the batches since the last step ask for."""
+        """Move on as far as the batches of the window that ends ask for."""
         loader = self.gradient_state.active_dataloader
         if not self.step_with_optimizer:
             self.scheduler.step(*args, **kwargs)
@@ -59,8 +59,6 @@ class AcceleratedScheduler:
             if self.gradient_state.sync_gradients or not self._accumulation.within:
                 self.scheduler.step(*args, **kwargs)
             return
-        facts = getattr(loader, "round", None)
-        self._batches += 1 if facts is None else facts.batches
         if not self.gradient_state.sync_gradients:
             return
         due = self._due()
@@ -72,13 +70,13 @@ class AcceleratedScheduler:
                 self.scheduler.step(*args, **kwargs)
 
     def _due(self) -> int:
-        """How many steps one process would have taken for the batches counted."""
-        state = self.gradient_state
+        """How many steps one process would have taken for the window's batches."""
+        state, policy = self.gradient_state, self._accumulation.policy
         window = 1 if state.adjust_scheduler else state.num_steps
-        due, left = divmod(self._batches, window)
-        if left and state.end_of_dataloader and state.sync_with_dataloader:
-            due, left = due + 1, 0
-        self._batches = left
+        due, self._left = divmod(self._left + self._accumulation.batches, window)
+        if self._left and state.end_of_dataloader and policy != "carry":
+            self._left = 0
+            due += policy == "rescale"
         return due
 
     def _at_end(self) -> bool:
@@ -92,13 +90,13 @@ class AcceleratedScheduler:
         return rates
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped scheduler's state, and the batches counted."""
-        return {"scheduler": self.scheduler.state_dict(), "batches": self._batches}
+        """The wrapped scheduler's state, and the batches left over."""
+        return {"scheduler": self.scheduler.state_dict(), "batches": self._left}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.scheduler.load_state_dict(state_dict["scheduler"])
-        self._batches = state_dict["batches"]
+        self._left = state_dict["batches"]
 
     def __getattr__(self, name: str) -> Any:
         if name == "scheduler":  # not there yet, while this is unpickled

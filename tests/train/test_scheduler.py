@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -22,10 +24,26 @@ def fresh_states():
     reset_all("the test is over")
 
 
-def rates(size=20, batch_size=2, window=1, split=False, adjust=False, epochs=2, **scheduler):
-    """The learning rate after each update, in an ordinary loop."""
+def rates(
+    size=20,
+    batch_size=2,
+    window=1,
+    split=False,
+    adjust=False,
+    last="rescale",
+    micro=None,
+    at_sync=False,
+    epochs=2,
+    **scheduler,
+):
+    """The learning rate after each epoch of an ordinary loop.
+
+    `micro` cuts batches into smaller ones; `at_sync` calls the schedule at the end of windows only.
+    """
     accelerator = Accelerator(
-        gradient_accumulation_plugin=GradientAccumulationPlugin(window, adjust_scheduler=adjust),
+        gradient_accumulation_plugin=GradientAccumulationPlugin(
+            window, adjust_scheduler=adjust, last_window=last
+        ),
         split_batches=split,
     )
     model = mlp()
@@ -36,12 +54,15 @@ def rates(size=20, batch_size=2, window=1, split=False, adjust=False, epochs=2, 
     )
     seen = []
     for _ in range(epochs):
-        for batch in batches:
-            with accelerator.accumulate(model):
-                accelerator.backward(loss_of(model, batch))
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
+        for inputs, targets in batches:
+            step = micro or len(inputs)
+            for part in zip(inputs.split(step), targets.split(step), strict=True):
+                with accelerator.accumulate(model):
+                    accelerator.backward(loss_of(model, part))
+                    optimizer.step()
+                    if accelerator.sync_gradients or not at_sync:
+                        schedule.step()
+                    optimizer.zero_grad()
         seen.append(schedule.get_last_lr()[0])
     return seen
 
@@ -55,6 +76,9 @@ def rates(size=20, batch_size=2, window=1, split=False, adjust=False, epochs=2, 
         {"window": 4, "size": 22},
         {"window": 3, "adjust": True},
         {"split": True, "batch_size": 4, "size": 18},
+        {"window": 4, "size": 22, "at_sync": True},
+        {"window": 3, "adjust": True, "at_sync": True},
+        {"window": 4, "micro": 1, "batch_size": 4, "size": 40},
     ],
     ids=str,
 )
@@ -69,6 +93,26 @@ def test_a_single_process_moves_once_an_update():
     assert rates(size=20, batch_size=2, window=4, epochs=1) == [0.5**3]
     reset_all("again")
     assert rates(size=20, batch_size=2, window=4, adjust=True, epochs=1) == [0.5**10]
+    reset_all("again")
+    assert rates(size=40, batch_size=4, window=4, micro=1, epochs=1) == [0.5**10]
+
+
+@pytest.mark.parametrize("at_sync", [False, True])
+def test_a_schedule_moves_with_the_updates_whatever_becomes_of_the_last_window(at_sync):
+    def moves(**case):
+        case = {"batch_size": 2, "window": 4, "at_sync": at_sync} | case
+        found = [-math.log2(rate) for rate in rates(**case)]
+        reset_all("again")
+        return found
+
+    assert moves(size=20, epochs=4) == [3, 6, 9, 12]
+    assert moves(size=20, last="drop", epochs=4) == [2, 4, 6, 8]
+    assert moves(size=20, last="carry", epochs=4) == [2, 5, 7, 10]
+    # Seven batches are one window of two ranks, but almost two of a single process.
+    odd = {"size": 14, "epochs": 4}
+    assert debug_launcher(lambda: moves(last="rescale", **odd))[0] == [2, 4, 6, 8]
+    assert debug_launcher(lambda: moves(last="drop", **odd))[0] == [1, 2, 3, 4]
+    assert debug_launcher(lambda: moves(last="carry", **odd))[0] == [1, 3, 5, 7]
 
 
 def test_a_schedule_without_a_prepared_optimizer_moves_as_one_with_it():

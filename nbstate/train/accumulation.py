@@ -28,16 +28,26 @@ class _Calls:
     """How often `accumulate` was entered for one batch (epoch, number) of a dataloader."""
 
     batch: tuple[int, int]
+    size: int
+    expected: int
     now: int = 0
-    for_each_batch: int = 1
+
+    def foreseen(self, size: int) -> int:
+        """How often it will be for the next batch: for micro-batches as large as this one's."""
+        if size >= self.size:
+            return self.now
+        of_each = -(-self.size // self.now)
+        return -(-size // of_each)
 
 
 class Accumulation:
     """Moves `GradientState.sync_gradients` from batch to batch.
 
     A batch may be cut into several micro-batches, each in an `accumulate` of its own: how many
-    there are is learned from the batches before, so that the last batch ends its window with its
-    last micro-batch, not with its first.
+    there are is learned from the batch before, so that the last batch ends its window with its last
+    micro-batch, not with its first. A batch with fewer samples has as many less. Those that come
+    unforeseen after the end of the window are windows of their own, and weigh no more than in a
+    full one.
 
     Attributes
     ----------
@@ -70,12 +80,14 @@ class Accumulation:
         """Take the next batch into the window; settles whether it is the one to sync at."""
         if self._ended:
             self.position = self._batches = 0
-        state = self.state
+        state, loader = self.state, self.state.active_dataloader
         self.position += 1
-        self._batches += _in_hand(state.active_dataloader)
+        self._batches += _in_hand(loader)
         full = self.position >= state.num_steps
-        cut_short = self._is_last() and not full and self.policy != "carry"
-        self._weight = state.num_steps / self.position if cut_short else 1.0
+        to_come = self._to_come(loader)
+        last = state.end_of_dataloader and to_come <= 0
+        cut_short = last and not full and self.policy != "carry"
+        self._weight = state.num_steps / self.position if cut_short and to_come == 0 else 1.0
         self._ended = full or cut_short
         state.sync_gradients = full or (cut_short and self.policy == "rescale")
 
@@ -129,18 +141,16 @@ class Accumulation:
         self.position, self._batches = state["position"], state["batches"]
         self._ended = state["ended"]
 
-    def _is_last(self) -> bool:
-        """Whether no gradient will follow from the innermost dataloader's epoch."""
-        loader = self.state.active_dataloader
+    def _to_come(self, loader: Any) -> int:
+        """How many more micro-batches of the batch in hand are foreseen; negative after those."""
         if loader is None:
-            return False
-        batch = _batch_of(loader)
-        calls = self._calls.setdefault(loader, _Calls(batch))
-        if calls.batch != batch:
-            calls.batch, calls.for_each_batch, calls.now = batch, calls.now, 0
+            return 0
+        batch, size, calls = _batch_of(loader), _size(loader), self._calls.get(loader)
+        if calls is None or calls.batch != batch:
+            expected = 1 if calls is None else calls.foreseen(size)
+            calls = self._calls[loader] = _Calls(batch, size, expected)
         calls.now += 1
-        ends = bool(getattr(loader, "end_of_dataloader", False))
-        return ends and calls.now >= calls.for_each_batch
+        return calls.expected - calls.now
 
 
 def _batch_of(loader: Any) -> tuple[int, int]:
@@ -152,3 +162,9 @@ def _in_hand(loader: Any) -> int:
     """How many batches of a single process all ranks have in hand together."""
     facts = getattr(loader, "round", None)
     return 1 if facts is None else int(facts.batches)
+
+
+def _size(loader: Any) -> int:
+    """How many samples the batch in hand has, on the rank with the fewest: ranks have to agree."""
+    facts = getattr(loader, "round", None)
+    return 0 if facts is None else min(size for size in facts.sizes if size)

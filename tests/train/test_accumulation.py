@@ -80,25 +80,56 @@ def test_an_incomplete_last_window_can_be_dropped():
     assert epoch() == ([3, 7], [1.0, 1.0])
 
 
-def test_micro_batches_sync_once_a_window_also_at_the_end():
-    accelerator = Accelerator(gradient_accumulation_steps=4)
+def micro_windows(cut, samples, *, batch_size=4, window=4, epochs=1):
+    """Which micro-batches of each epoch sync, and the weight after each epoch.
+
+    Every gradient is 1, the rate 1; `cut` makes the micro-batches of a batch.
+    """
+    accelerator = Accelerator(gradient_accumulation_steps=window)
     model = one_weight()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model, optimizer, ones = accelerator.prepare(
-        model, optimizer, DataLoader(torch.ones(12, 1), batch_size=4)
+        model, optimizer, DataLoader(torch.ones(samples, 1), batch_size=batch_size)
     )
-    synced, positions = [], []
-    for batch in ones:
-        for micro in batch.split(1):
-            with accelerator.accumulate(model):
-                accelerator.backward(model(micro).mean())
-                optimizer.step()
-                optimizer.zero_grad()
-            synced.append(accelerator.sync_gradients)
-            positions.append(accelerator.window_position)
-    assert synced == [False, False, False, True] * 3
-    assert positions == [1, 2, 3, 4] * 3
-    assert model.weight.item() == pytest.approx(-3.0)
+    seen = []
+    for _ in range(epochs):
+        synced, position = [], 0
+        for batch in ones:
+            for micro in cut(batch):
+                position = 1 if not synced or synced[-1] else position + 1
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(micro).mean())
+                    optimizer.step()
+                    optimizer.zero_grad()
+                synced.append(accelerator.sync_gradients)
+                assert accelerator.window_position == position
+        seen.append(("".join(".^"[each] for each in synced), round(model.weight.item(), 5)))
+    return seen
+
+
+def test_micro_batches_sync_once_a_window_also_at_the_end():
+    assert micro_windows(lambda batch: batch.split(1), 12) == [("...^...^...^", -3.0)]
+
+
+@pytest.mark.parametrize("of_each", [1, 2])
+def test_a_last_batch_of_fewer_micro_batches_ends_the_window_with_its_last(of_each):
+    def cut(batch):
+        return batch.split(of_each)
+
+    found = micro_windows(cut, 10 * of_each, batch_size=4 * of_each, epochs=2)
+    assert found == [("...^...^.^", -3.0), ("...^...^.^", -6.0)]
+    reset_all("again")
+    found = micro_windows(cut, 10 * of_each - 1, batch_size=4 * of_each, window=8, epochs=2)
+    assert found[0][1] == -2.0
+    assert found[1][1] == -4.0
+
+
+def test_micro_batches_that_nothing_foretold_are_not_lost_and_weigh_no_more_than_others():
+    def by_feature(batch):  # as many of a short batch as of a full one
+        return [batch] * 4
+
+    found = micro_windows(by_feature, 5, window=8, epochs=2)
+    assert found == [("....^^^^", -1 - 3 / 8), ("....^^^^", -2 - 6 / 8)]
 
 
 def test_a_validation_loop_inside_does_not_disturb_the_window():

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbstate.train.data import PreparedLoader
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -55,12 +57,15 @@ class Accumulation:
         How many gradients the open window holds, this batch's included: 1 to `num_steps`.
     within : bool
         Whether an `accumulate` block is being run.
+    joined : bool
+        Whether ranks may have different numbers of batches: then windows end for all of them where
+        the first one has its last batch.
     """
 
     def __init__(self, state: GradientState) -> None:
         self.state = state
         self.position = 0
-        self.within = False
+        self.within = self.joined = False
         self._ended = True
         self._weight = 1.0
         self._batches = 0  # of the open window, as `batches` counts them
@@ -85,7 +90,7 @@ class Accumulation:
         self._batches += _in_hand(loader)
         full = self.position >= state.num_steps
         to_come = self._to_come(loader)
-        last = state.end_of_dataloader and to_come <= 0
+        last = to_come <= 0 and self._ends_with(loader)
         cut_short = last and not full and self.policy != "carry"
         self._weight = state.num_steps / self.position if cut_short and to_come == 0 else 1.0
         self._ended = full or cut_short
@@ -141,6 +146,19 @@ class Accumulation:
         self.position, self._batches = state["position"], state["batches"]
         self._ended = state["ended"]
 
+    def _ends_with(self, loader: Any) -> bool:
+        """Whether the batch in hand is the last for any rank that takes part in exchanges."""
+        state, uneven = self.state, self.joined and isinstance(loader, PreparedLoader)
+        if not uneven or state.num_steps == 1 or loader.even_batches:
+            return state.end_of_dataloader
+        if self.policy == "carry":
+            raise ValueError(
+                "where ranks have different numbers of batches, an incomplete window cannot be "
+                "carried into the next epoch: use last_window='rescale' or 'drop' and "
+                "sync_with_dataloader=True, or even_batches=True"
+            )
+        return _last_for_some(loader)
+
     def _to_come(self, loader: Any) -> int:
         """How many more micro-batches of the batch in hand are foreseen; negative after those."""
         if loader is None:
@@ -168,3 +186,18 @@ def _size(loader: Any) -> int:
     """How many samples the batch in hand has, on the rank with the fewest: ranks have to agree."""
     facts = getattr(loader, "round", None)
     return 0 if facts is None else min(size for size in facts.sizes if size)
+
+
+def _last_for_some(loader: PreparedLoader) -> bool:
+    """Whether a rank gets nothing after the batch in hand; every rank finds the same by itself."""
+    try:
+        left = len(loader.original) - loader._progress.used
+    except TypeError as error:
+        raise ValueError(
+            "where ranks have different numbers of batches, they cannot agree on where the last "
+            "window ends in a dataloader without a length: use even_batches=True, or "
+            "gradient_accumulation_steps=1"
+        ) from error
+    # Of a batch that is cut for all, the last may have fewer samples than there are ranks.
+    needed = 2 if loader.setup.config.split_batches else loader.setup.place.count
+    return left < needed

@@ -264,6 +264,7 @@ class Loop(Core):
         """A block in which ranks may have different numbers of batches.
 
         A rank that is through takes part in the others' exchanges of gradients until they are too.
+        An accumulation window ends on all ranks with the last batch of the first that is through.
 
         Parameters
         ----------
@@ -291,6 +292,8 @@ class Loop(Core):
                 stack.callback(setattr, loader, "even_batches", loader.even_batches)
                 loader.even_batches = bool(even_batches)
             if joined:
+                stack.callback(setattr, self._accumulation, "joined", False)
+                self._accumulation.joined = True
                 stack.enter_context(Join(joined))
             yield
 

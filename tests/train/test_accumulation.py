@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from nbstate import (
     Accelerator,
@@ -13,6 +13,7 @@ from nbstate import (
     FullyShardedDataParallelPlugin,
     GradientAccumulationPlugin,
     GradientState,
+    RankError,
     debug_launcher,
 )
 from nbstate.state import reset_all
@@ -289,3 +290,55 @@ def test_a_rank_that_is_through_takes_part_until_the_others_are():
     (first, even, one), (second, _, other) = debug_launcher(train)
     assert (first, second, even) == (3, 2, True)
     assert close(one, other, 0)
+
+
+def joined_windows(batches, window, **plugin):
+    """Which of this rank's batches sync, and the weight at the end: every gradient is 1."""
+    accelerator = Accelerator(
+        gradient_accumulation_plugin=GradientAccumulationPlugin(window, **plugin),
+        dataloader_config=DataLoaderConfiguration(dispatch_batches=False),
+    )
+    model = one_weight()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer, batches = accelerator.prepare(model, optimizer, batches)
+    synced = ""
+    with accelerator.join_uneven_inputs([model], even_batches=False):
+        for batch in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch).mean())
+                optimizer.step()
+                optimizer.zero_grad()
+            synced += ".^"[accelerator.sync_gradients]
+    weight = model.module.weight.item()
+    reset_all("once more")
+    return synced, weight
+
+
+def test_where_batches_are_uneven_windows_end_for_all_with_the_first_that_is_through():
+    def train():
+        return [
+            joined_windows(DataLoader(torch.ones(size, 1)), window)
+            for size, window in ((7, 2), (5, 2), (9, 4), (6, 2))
+        ]
+
+    # Updates of both ranks weigh 1; DDP takes the mean with nothing for a rank that is through.
+    first, second = debug_launcher(train)
+    assert first == [(".^^^", -2.5), (".^^", -1.5), ("...^^", -1.5), (".^^", -2.0)]
+    assert second == [(".^^", -2.5), (".^", -1.5), ("...^", -1.5), (".^^", -2.0)]
+
+
+def test_windows_that_uneven_ranks_cannot_agree_on_are_refused():
+    class Unsized(IterableDataset):
+        def __iter__(self):
+            return iter(torch.ones(7, 1))
+
+    def carry():
+        return joined_windows(DataLoader(torch.ones(7, 1)), 2, last_window="carry")
+
+    def stream():
+        return joined_windows(DataLoader(Unsized()), 2)
+
+    with pytest.raises(RankError, match="cannot be carried into the next epoch: use last_window"):
+        debug_launcher(carry)
+    with pytest.raises(RankError, match="a dataloader without a length: use even_batches=True"):
+        debug_launcher(stream)

@@ -198,10 +198,12 @@ STEP = "step"
 class Span:
     """A collective of `size` bytes, or a step, which is one of an optimizer's.
 
-    `began` and `ended` are on the monotonic clock, in nanoseconds.
+    `scope` is within what it was counted, the same on all ranks: other groups may have the same
+    members. `began` and `ended` are on the monotonic clock, in nanoseconds.
     """
 
     what: Collective
+    scope: str
     size: int
     began: int
     ended: int

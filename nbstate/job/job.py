@@ -216,6 +216,7 @@ class Job(Run):
         As the last line of a cell it shows a picture; its ``table()`` is a pandas frame. What
         DistributedDataParallel reduces in a backward pass is ``all_reduce_ddp_bucket`` there; what
         the layers of tensor parallel models call has the names of torch's functional collectives.
+        Of a run that was restarted it has the last attempt.
 
         Examples
         --------

@@ -207,6 +207,8 @@ class Run:
         self.world_size = self.nodes.world_size
         for local, rank in enumerate(self.ranks):
             rank.begin_again(self.nodes.offset + local)
+        # Calls are counted anew, and belong to none of those before.
+        self._spans = {rank.index: [] for rank in self.ranks}
         if (self.nodes.offset, self.world_size) != before:
             first, last = self.ranks[0].index, self.ranks[-1].index
             which = f"rank {first}" if first == last else f"ranks {first} to {last}"

@@ -21,7 +21,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from nbstate.rank import bootstrap, collectives, failure, functional, reducer
-from nbstate.rank.trace import METHODS
+from nbstate.rank.trace import METHODS, scope
 from nbstate.wire import STEP, Collective, Span, Traced
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ class Recorder:
             began = time.monotonic_ns()
             frame = sys._getframe(1)
             work = original(group, *args, **kwargs)
-            self._calls[group.group_name] += 1
-            number = self._calls[group.group_name]
-            what = collectives.about_to_begin(frame, method, group, number)
-            span = Span(what, _size(args), began, time.monotonic_ns())
+            name = scope(group.group_name)
+            self._calls[name] += 1
+            what = collectives.about_to_begin(frame, method, group, self._calls[name])
+            span = Span(what, name, _size(args), began, time.monotonic_ns())
             if work is None or work.is_completed():
                 self._keep(span)
             else:
@@ -150,11 +150,12 @@ class Steps:
         """Keep the step that has just ended."""
         name = self._name(optimizer)
         began, now = self._last.get(name, self._began), time.monotonic_ns()
-        self._counts[name] += 1
+        within = scope(name)
+        self._counts[within] += 1
         self._last[name] = now
-        number = self._counts[name]
+        number = self._counts[within]
         what = Collective(STEP, f"{number} of {name}", f"steps of {name}", (), number, where)
-        self._keep(Span(what, 0, began, now))
+        self._keep(Span(what, within, 0, began, now))
 
     def _name(self, optimizer: Any) -> str:
         """Return the optimizer's class; a second one of that class has a number."""

@@ -48,6 +48,9 @@ METHODS: dict[str, int | None] = {
 
 tracer: Tracer | None = None
 
+task = 0
+"""The number of the task that a rank of a session does."""
+
 
 def install(channel: Channel) -> None:
     """Have every collective of this rank compared."""
@@ -58,8 +61,15 @@ def install(channel: Channel) -> None:
 
 def begin_task(number: int) -> None:
     """Ranks that the task before left out of step call what they call from here on together."""
+    global task  # noqa: PLW0603 - a rank does one at a time
+    task = number
     if tracer is not None:
-        tracer.begin_task(number)
+        tracer.forget_verdicts()
+
+
+def scope(name: str) -> str:
+    """Return within what the calls of a group or the steps of an optimizer are counted."""
+    return f"{name} in task {task}"
 
 
 class Tracer:
@@ -69,7 +79,6 @@ class Tracer:
         self._channel = channel
         self._verdicts: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
         self._calls: Counter[str] = Counter()
-        self._task = 0
         channel.handlers[Verdict] = self._verdicts.put
 
     def wrap_all(self) -> None:
@@ -81,11 +90,9 @@ class Tracer:
             if original is not None:
                 setattr(ProcessGroup, method, self._traced(method, same, original))
 
-    def begin_task(self, number: int) -> None:
-        """Count the calls of each group anew."""
-        self._task = number
-        self._calls.clear()
-        while not self._verdicts.empty():  # of a call that was interrupted
+    def forget_verdicts(self) -> None:
+        """What still comes is for a call that was interrupted."""
+        while not self._verdicts.empty():
             self._verdicts.get()
 
     def _traced(self, method: str, same: int | None, original: Callable[..., Any]) -> Any:
@@ -98,13 +105,13 @@ class Tracer:
 
     def _announce(self, method: str, group: Any, args: tuple[Any, ...], same: int | None) -> None:
         frame = sys._getframe(2)
-        self._calls[group.group_name] += 1
-        number = self._calls[group.group_name]
+        name = scope(group.group_name)
+        self._calls[name] += 1
+        number = self._calls[name]
         collective = collectives.about_to_begin(frame, method, group, number)
         # What runs in the background may rightly begin here before it does elsewhere.
         waits = not collectives.is_asynchronous(frame)
         key = f"{method} {collectives.terms(frame)} {_shapes(args, same)}"
-        name = f"{group.group_name} in task {self._task}"
         self._channel.send(Announced(name, collective, key, waits))
         if waits and (wrong := self._verdict(name, number).wrong):
             from nbstate.operations import DistributedOperationException

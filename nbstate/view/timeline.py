@@ -68,13 +68,13 @@ class Timeline:
 
     def __init__(self, spans: Mapping[int, Sequence[Span]]) -> None:
         self._spans = {rank: list(found) for rank, found in sorted(spans.items())}
-        starts: dict[tuple[str, int], int] = {}
+        starts: dict[tuple[str, str, int], int] = {}
         for found in self._spans.values():
             for span in found:
-                key = span.what.group, span.what.number
+                key = _key(span)
                 starts[key] = min(span.began, starts.get(key, span.began))
         self.calls = [
-            Call(rank, span, (span.began - starts[span.what.group, span.what.number]) / 1e9)
+            Call(rank, span, (span.began - starts[_key(span)]) / 1e9)
             for rank, found in self._spans.items()
             for span in found
         ]
@@ -87,7 +87,8 @@ class Timeline:
         """Return a pandas frame with a row for each collective and step of each rank.
 
         Its columns are rank, op (``step`` for a step), details, bytes, group, call (the number in
-        its group), where, start, end and late; times are in seconds, from the first of all on.
+        its group; each cell of a session counts anew), where, start, end and late; times are in
+        seconds, from the first of all on.
         """
         import pandas as pd
 
@@ -208,6 +209,11 @@ class Timeline:
             f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{tall}" fill="{colour}"'
             f"{frame}><title>{said}</title></rect>"
         )
+
+
+def _key(span: Span) -> tuple[str, str, int]:
+    """Return what is the same on all ranks that make one call together."""
+    return span.what.group, span.scope, span.what.number
 
 
 def _counted(spans: Sequence[Span]) -> str:

@@ -149,6 +149,67 @@ with nbstate.trace():
     assert cell.stdout == "2 True\n", cell.error
 
 
+# Each call was given a size of its own: how late it is, against the first of that size.
+LATE = """
+def late_as_told(ranks):
+    table = ranks.timeline().table().query("op == 'all_reduce'")
+    for size, calls in table.groupby("bytes"):
+        expected = calls["start"] - calls["start"].min()
+        print(size, (calls["late"] - expected).abs().max() < 1e-7)
+"""
+
+
+def test_calls_of_different_cells_are_not_compared(two):
+    two.run(LATE)
+    two.run("""%%ranks --quiet
+PartialState()
+if rank == 1:
+    with nbstate.trace():
+        dist.all_reduce(torch.ones(500))
+else:
+    dist.all_reduce(torch.ones(500))""")
+    cell = two.run("""%%ranks --quiet
+with nbstate.trace():
+    dist.all_reduce(torch.ones(600))""")
+    assert cell.error is None, cell.error
+    assert two.run("late_as_told(session)").stdout.splitlines()[-2:] == ["2000 True", "2400 True"]
+
+
+def test_calls_of_groups_with_the_same_members_are_not_compared(kernel):
+    kernel.run(LATE)
+    cell = kernel.run("""
+        import torch, torch.distributed as dist
+        from nbstate import PartialState, launch
+        def train():
+            PartialState()
+            for size in (1, 2):
+                dist.all_reduce(torch.ones(size), group=dist.new_group([0, 1]))
+        job = launch(train, num_processes=2, trace=True, view="silent")
+        job.wait()
+        late_as_told(job)
+    """)
+    assert cell.stdout.splitlines() == ["4 True", "8 True"], cell.error
+
+
+def test_a_restart_begins_the_timeline_anew(kernel):
+    kernel.run(LATE)
+    cell = kernel.run("""
+        import os, torch, torch.distributed as dist
+        from nbstate import PartialState, launch
+        def train():
+            attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+            PartialState()
+            dist.all_reduce(torch.ones(1 + attempt))
+            dist.barrier()
+            if attempt == dist.get_rank() == 0:
+                raise ValueError
+        job = launch(train, num_processes=2, trace=True, max_restarts=1, view="silent")
+        job.wait()
+        late_as_told(job)
+    """)
+    assert cell.stdout.splitlines() == ["restart 1 of 1: rank 0 of 2: ValueError", "8 True"]
+
+
 def test_without_a_trace_it_says_so(two):
     two.run("import nbstate\nwith nbstate.trace(): pass")
     cell = two.run("""

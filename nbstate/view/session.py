@@ -80,13 +80,29 @@ class CurrentPlace:
         return self.place.ask(prompt, password=password, still=still, glance=glance)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The widgets of ranks, and whether they are `live`: somebody sees them, and they answer."""
+
+    widgets: Widgets
+    live: bool
+
+    def shown(self, data: Bundle, place: Place) -> Bundle:
+        """Return what a place shows of a drawing: of a widget that is not live, its last state."""
+        if WIDGET_MIME not in data:
+            return data
+        text = {"text/plain": describe(data, self.widgets)}  # beside a live one for other pages
+        return {**data, **text} if self.live and place.draws else text
+
+
 class Stage:
     """Shows the errands of one session."""
 
     def __init__(self, job: Job) -> None:
         self._place = CurrentPlace()
         self._kind = choose_view(job.options.view)
-        self._widgets = Relay(job, self._place, live=self._kind == "board").widgets
+        live = self._kind == "board"
+        self._seen = Seen(Relay(job, self._place, live=live).widgets, live)
 
     def move(self) -> None:
         """Show what follows in the cell that runs now: before an errand begins, it may ask."""
@@ -103,7 +119,7 @@ class Stage:
             view.join()
             return
         if not quiet:
-            for shown in composed(errand, place, self._widgets):
+            for shown in composed(errand, place, self._seen):
                 shown.show(place)
         for note in errand.notes:
             self.tell(note)
@@ -114,7 +130,7 @@ class Stage:
 
     def close(self) -> None:
         """The ranks are gone: their widgets stay as they are, and answer no more."""
-        self._widgets.close()
+        self._seen.widgets.close()
 
     def _view(self, errand: Errand, place: Place, *, quiet: bool) -> View:
         # An errand has the face of a job, for what views read of one.
@@ -123,10 +139,10 @@ class Stage:
             return _CellNotes(job, place)
         if self._kind == "board" and isinstance(place, Cell):
             try:
-                return _CellBoard(job, place, self._widgets)
+                return _CellBoard(job, place, self._seen)
             except ImportError:  # anywidget or ipywidgets is missing: text
                 pass
-        return _CellText(job, place, self._widgets)
+        return _CellText(job, place, self._seen)
 
 
 class _OfACell(View):
@@ -139,15 +155,15 @@ class _OfACell(View):
 class _CellBoard(_OfACell, BoardView):
     """A board that gives way to what a quick cell would have left."""
 
-    def __init__(self, job: Job, place: Cell, known: Widgets) -> None:
+    def __init__(self, job: Job, place: Cell, seen: Seen) -> None:
         super().__init__(job, place)
-        self._known = known
+        self._seen = seen
 
     def _is_closed(self, drawing: Display) -> bool:
-        return self._known.closed(drawing)
+        return self._seen.widgets.closed(drawing)
 
     def finish(self, page: Page) -> None:
-        parts = composed(cast("Errand", self.job), self.place, self._known)
+        parts = composed(cast("Errand", self.job), self.place, self._seen)
         with self._showing:
             self._over = True
             for place, display_id in self._places:
@@ -168,19 +184,19 @@ class _CellNotes(_OfACell, SilentView):
 class _CellText(_OfACell, PlainView):
     """Text as it comes; drawings at the end."""
 
-    def __init__(self, job: Job, place: Place, known: Widgets) -> None:
+    def __init__(self, job: Job, place: Place, seen: Seen) -> None:
         super().__init__(job, place)
-        self._known = known
+        self._seen = seen
 
     def finish(self, page: Page) -> None:
         if self.place.draws:
-            for part in composed(cast("Errand", self.job), self.place, self._known):
+            for part in composed(cast("Errand", self.job), self.place, self._seen):
                 if isinstance(part, Drawn):
                     part.show(self.place)
 
     def _described(self, drawing: Display) -> str:
-        rich = self.place.draws and is_rich(drawing.data)
-        return "" if rich else describe(drawing.data, None)
+        rich = self.place.draws and is_rich(self._seen.shown(drawing.data, self.place))
+        return "" if rich else describe(drawing.data, self._seen.widgets)
 
 
 # -- what an errand leaves
@@ -219,14 +235,16 @@ class Drawn:
         place.show(self.data)
 
 
-def composed(errand: Errand, place: Place, widgets: Widgets) -> list[Text | Drawn]:
+def composed(errand: Errand, place: Place, seen: Seen) -> list[Text | Drawn]:
     """Return what an errand leaves in a place, in order."""
-    sheets = {part.index: _sheet(part, widgets) for part in errand.ranks}
+    sheets = {part.index: _sheet(part, place, seen) for part in errand.ranks}
     drawn = place.draws and any(
         is_rich(drawing.data) for sheet in sheets.values() for drawing in sheet.drawings()
     )
     alone = errand.world_size == 1
-    return list(_by_rank(sheets, alone=alone) if drawn else _by_line(errand, place, alone=alone))
+    if drawn:
+        return list(_by_rank(sheets, alone=alone))
+    return list(_by_line(errand, place, seen, alone=alone))
 
 
 def is_rich(data: Bundle) -> bool:
@@ -234,31 +252,30 @@ def is_rich(data: Bundle) -> bool:
     return bool(data.keys() - {"text/plain"})
 
 
-def _sheet(part: Part, widgets: Widgets) -> Sheet:
+def _sheet(part: Part, place: Place, seen: Seen) -> Sheet:
     sheet = Sheet(NOTEBOOK.tail)
     piece = part.output.read(Cursor())
     sheet.dropped = piece.missed
     sheet.take(piece.entries)
     for drawing in sheet.drawings():
-        if WIDGET_MIME in drawing.data:  # alive; its text is for pages without the kernel
-            drawing.data = {**drawing.data, "text/plain": describe(drawing.data, widgets)}
+        drawing.data = seen.shown(drawing.data, place)
     return sheet
 
 
-def _by_line(errand: Errand, place: Place, *, alone: bool) -> Iterator[Text]:
+def _by_line(errand: Errand, place: Place, seen: Seen, *, alone: bool) -> Iterator[Text]:
     """Text only: each line once, with the ranks that said it."""
     bounds = bounds_of(place)
+
+    def told(drawing: Display) -> str:
+        return describe(drawing.data, seen.widgets)
+
     lines = {
-        part.index: RankReader(cast("Any", part), bounds, _plain).read(bounds.per_look, last=True)
+        part.index: RankReader(cast("Any", part), bounds, told).read(bounds.per_look, last=True)
         for part in errand.ranks
     }
     for stream, run in groupby(fold(lines), lambda folded: folded.line.stream):
         text = "".join(f"{'' if alone else f'[{ranges(f.ranks)}] '}{f.line.text}\n" for f in run)
         yield Text(stream, text)
-
-
-def _plain(drawing: Display) -> str:
-    return describe(drawing.data, None)
 
 
 def _by_rank(sheets: dict[int, Sheet], *, alone: bool) -> Iterator[Text | Drawn]:

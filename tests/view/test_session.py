@@ -42,6 +42,15 @@ def watched(
         kernel.run("session.close()")
 
 
+@pytest.fixture(scope="module")
+def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with Kernel(tmp_path_factory.mktemp("kernel")) as kernel:
+        cell = kernel.run(SETUP.format(start_method="fork"))
+        assert cell.error is None, cell.error
+        yield kernel
+        kernel.run("session.close()")
+
+
 def test_a_long_cell_leaves_its_text_and_its_drawing(watched: Kernel) -> None:
     (watched.cwd / "gate").unlink(missing_ok=True)
     cell = watched.start(LONG + "display(HTML('<b>table</b>'))")
@@ -77,6 +86,33 @@ slider
     assert watched.run(
         "%%ranks\nwhile slider.value != 7: time.sleep(0.01)\nslider.value"
     ).stdout == ("[0-1] 7\n")
+
+
+@pytest.mark.parametrize(
+    "start", [pytest.param("", id="shown"), pytest.param("%%capture told\n", id="captured")]
+)
+@pytest.mark.parametrize(
+    "wait", [pytest.param("", id="quick"), pytest.param("time.sleep(0.5)", id="long")]
+)
+def test_where_nobody_sees_widgets_they_are_text_at_their_last_state(
+    headless: Kernel, start: str, wait: str
+) -> None:
+    cell = headless.run(f"""{start}%%ranks
+import ipywidgets, time
+from IPython.display import HTML, display
+bar = ipywidgets.IntProgress(max=2, description="epochs")
+display(bar)
+bar.value = 1
+{wait}
+bar.value = 2
+""")
+    assert cell.error is None, cell.error
+    said = headless.run("told.show()") if start else cell
+    assert said.stdout == "[0-1] epochs |██████████|\n"
+    assert cell.displays == []
+    cell = headless.run(f"%%ranks\ndisplay(bar)\n{wait}\ndisplay(HTML('<b>{{}}</b>'.format(rank)))")
+    assert [bundle["text/html"] for bundle in cell.displays] == ["<b>0</b>", "<b>1</b>"]
+    assert cell.stdout.count("epochs |██████████|") == 2 - bool(wait)
 
 
 def test_without_anywidget_a_long_cell_is_text(tmp_path: Path) -> None:

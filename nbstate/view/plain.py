@@ -42,7 +42,7 @@ class Bounds:
         Lines of a rank that are shown at most: its first ones as they come, its last ones at the
         end. None: no limit.
     hold
-        Seconds for which a line waits for other ranks to say it too.
+        Seconds for which a line waits for other ranks to say it too, or for bars above it to move.
     """
 
     per_look: int
@@ -75,6 +75,7 @@ class RankReader:
         self._bounds = bounds
         self._cursor = Cursor()
         self._screens = {"stdout": Screen(), "stderr": Screen()}
+        self._heard = dict.fromkeys(self._screens, 0.0)
         self._shown = 0
         self._skipped = 0
         self._tail: deque[Said] = deque(maxlen=bounds.tail)
@@ -88,16 +89,33 @@ class RankReader:
         lines: list[Said] = []
         for entry in entries:
             if isinstance(entry, Text):
+                self._heard[entry.stream] = time.monotonic()
                 self._screens[entry.stream].feed(entry.text)
                 lines += _said(entry.stream, self._screens[entry.stream].take_settled())
             elif isinstance(entry, Display):
                 lines += self._drawn(entry)
+        lines += self._below_bars()
         if last:
             for stream, screen in self._screens.items():
                 lines += _said(stream, screen.take_all())
             for drawing in self._changing:
                 lines += _lines(self._describe(drawing))
         return self._within_bounds(lines, last=last)
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are lines that come when nothing else does."""
+        return any(screen.may_be_over for screen in self._screens.values())
+
+    def _below_bars(self) -> list[Said]:
+        """Return bars that have not moved for a while, and the lines below them."""
+        lines: list[Said] = []
+        for stream, screen in self._screens.items():
+            quiet = time.monotonic() - self._heard[stream]
+            if screen.may_be_over and quiet >= self._bounds.hold:
+                screen.reach = 0
+                lines += _said(stream, screen.take_settled())
+        return lines
 
     def _drawn(self, drawing: Display) -> list[Said]:
         """Return the lines of a drawing; one that may still change is told at its last state."""
@@ -156,7 +174,8 @@ class PlainView(View):
                 self._since = self._since if self._held else time.monotonic()
                 self._held.setdefault(rank.index, []).extend(lines)
         if not self._held:
-            return None
+            waits = any(reader.waits for reader in self._readers)
+            return self._bounds.hold if waits else None
         left = self._since + self._bounds.hold - time.monotonic()
         if not done and left > 0 and not self._everyone_said_the_same():
             return left

@@ -57,7 +57,8 @@ class Screen {
   lines = [{ text: "", styles: null }];
   row = 0;
   column = 0;
-  reach = 0; // how far above the last line the cursor has ever been
+  reach = 0; // how far above the last line the cursor has been, and may come again
+  begun = 0; // lines added since it moved up; once they are more than it reaches, the bars are over
   held = "";
   style = new Style();
 
@@ -102,6 +103,7 @@ class Screen {
     if (kind === "A") {
       this.row = Math.max(0, this.row - count);
       this.reach = Math.max(this.reach, this.lines.length - 1 - this.row);
+      this.begun = 0;
     } else if (kind === "B") this.down(Math.min(count, 100));
     else if (kind === "C") this.column += count;
     else if (kind === "G") this.column = count - 1;
@@ -110,7 +112,8 @@ class Screen {
 
   down(count) {
     this.row += count;
-    while (this.row >= this.lines.length) this.lines.push({ text: "", styles: null });
+    for (; this.row >= this.lines.length; this.begun++) this.lines.push({ text: "", styles: null });
+    if (this.begun > this.reach) this.reach = 0;
   }
 
   erase(kind) {

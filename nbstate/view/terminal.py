@@ -119,7 +119,10 @@ class Line:
 class Screen:
     """The lines that a stream of text leaves on an endless page.
 
-    `take_settled` hands out, once each, the lines that nothing will change any more.
+    `take_settled` hands out, once each, the lines that nothing will change any more. `reach` is how
+    far above the last line the cursor has been, and may come again: bars that move it up draw their
+    lines anew all the time. `begun` lines have been added since it moved up: once there are more
+    than it reaches, the bars are over.
     """
 
     lines: list[Line] = field(default_factory=lambda: [Line()])
@@ -127,6 +130,7 @@ class Screen:
     column: int = 0
     style: Style = PLAIN
     reach: int = 0
+    begun: int = 0
     _held: str = ""
 
     def feed(self, text: str) -> None:
@@ -149,6 +153,12 @@ class Screen:
         del self.lines[:settled]
         self.row -= settled
         return taken
+
+    @property
+    def may_be_over(self) -> bool:
+        """Whether a line was ended below bars; as long as they move, the cursor rests in one."""
+        below = self.row == len(self.lines) - 1 and not self.lines[self.row].text
+        return self.reach > 0 and self.begun > 0 and below
 
     def take_all(self) -> list[Line]:
         """Remove and return every line, the unfinished last one too unless it is empty."""
@@ -178,6 +188,7 @@ class Screen:
         if kind == "A":
             self.row = max(0, self.row - count)
             self.reach = max(self.reach, len(self.lines) - 1 - self.row)
+            self.begun = 0
         elif kind == "B":
             self._down(min(count, 100))
         elif kind == "C":
@@ -191,6 +202,9 @@ class Screen:
         self.row += count
         while self.row >= len(self.lines):
             self.lines.append(Line())
+            self.begun += 1
+        if self.begun > self.reach:
+            self.reach = 0
 
     def _erase(self, kind: int) -> None:
         line = self.lines[self.row]

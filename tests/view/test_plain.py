@@ -89,6 +89,18 @@ def test_a_line_waits_a_little_for_the_other_ranks_and_no_longer(job: HandJob) -
     assert rest <= NOTEBOOK.hold < SECOND
 
 
+def test_a_line_below_nested_bars_is_shown_while_the_rank_is_busy(job: HandJob) -> None:
+    paper = Paper()
+    view = PlainView(job, paper)
+    for step in range(3):
+        job.ranks[0].says(f"\router {step}\ninner {step}\x1b[A")
+    job.ranks[0].says("\n\nsaving...\n")
+    while not paper.text():
+        rest = view.look()
+        assert paper.text() or rest is not None  # when nothing comes, it looks again by itself
+    assert paper.text() == "[0] outer 2\n[0] inner 2\n[0] saving...\n"
+
+
 def test_a_headless_run_reads_the_same_whichever_rank_was_faster(tmp_path: Path) -> None:
     def text(order: list[int], folder: Path) -> str:
         folder.mkdir()

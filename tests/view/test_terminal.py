@@ -109,6 +109,20 @@ def test_lines_under_a_cursor_that_moves_up_are_not_settled() -> None:
     assert [line.text for line in screen.take_all()] == ["outer 2", "inner 2"]
 
 
+def test_lines_below_bars_are_settled_once_they_are_more_than_the_bars() -> None:
+    screen = Screen()
+    for step in range(3):
+        screen.feed(f"\router {step}\nmiddle {step}\n\rinner {step}\x1b[2A")
+    assert screen.take_settled() == []
+    screen.feed("\n\n\none\n")
+    assert [line.text for line in screen.take_settled()] == ["outer 2", "middle 2"]
+    screen.feed("two\n")
+    settled = [line.text for line in screen.take_settled()]
+    assert settled == ["inner 2", "one", "two"]
+    screen.feed("three\n")
+    assert [line.text for line in screen.take_settled()] == ["three"]
+
+
 def test_an_endless_line_is_bounded() -> None:
     screen = Screen()
     for _ in range(100):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbstate.wire import Logged
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 FLUSH_EVERY = 0.1
 """Seconds for which a rank gathers what it logs."""
 KEPT = 1000
-"""Points of a series that are kept; of a longer one every other point."""
+"""Points of a curve that are kept, an even number; a longer one is thinned evenly."""
 
 _lock = threading.Lock()
 _gathered: list[tuple[int, dict[str, float]]] = []
@@ -64,19 +65,42 @@ def flush() -> None:
         bootstrap.talk.send(Logged(entries))
 
 
+@dataclass
+class Curve:
+    """What one rank has logged by one name: `(step, value)` pairs in order, with the last one.
+
+    Thinned, it has every `_every`th of all that came, so that its beginning does not wear away.
+    """
+
+    points: list[tuple[int, float]] = field(default_factory=list)
+    _came: int = 0
+    _every: int = 1
+
+    def add(self, step: int, value: float) -> None:
+        """Take the newest point."""
+        if self._came and (self._came - 1) % self._every:  # there only as long as it was the last
+            self.points[-1] = step, value
+        else:
+            self.points.append((step, value))
+        self._came += 1
+        if len(self.points) > KEPT:
+            del self.points[1::2]
+            self._every *= 2
+
+
 class Metrics:
     """What the ranks of one job have logged.
 
     Attributes
     ----------
     series
-        By name and rank, the `(step, value)` pairs in order.
+        By name and rank, the curve.
     steps
         By rank, the last step.
     """
 
     def __init__(self) -> None:
-        self.series: dict[str, dict[int, list[tuple[int, float]]]] = defaultdict(dict)
+        self.series: dict[str, dict[int, Curve]] = defaultdict(dict)
         self.steps: dict[int, int] = {}
 
     def take(self, rank: Rank, message: Logged) -> None:
@@ -84,7 +108,4 @@ class Metrics:
         for step, values in message.entries:
             self.steps[rank.index] = step
             for name, value in values.items():
-                points = self.series[name].setdefault(rank.index, [])
-                points.append((step, value))
-                if len(points) > KEPT:
-                    del points[1:-1:2]
+                self.series[name].setdefault(rank.index, Curve()).add(step, value)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Point = tuple[float, float]
+
 WIDTH, HEIGHT = 110, 22
 
 
@@ -21,17 +23,35 @@ def image(svg: str, said: str, width: int = WIDTH, height: int = HEIGHT) -> str:
     )
 
 
-def line(values: Sequence[float], low: float, high: float, said: str) -> str:
-    """Return a line through values, between the same bounds for all that are compared."""
-    finite = [value for value in values if math.isfinite(value)]
-    span = (high - low) or 1.0
-    step = WIDTH / max(1, len(finite) - 1)
+def line(curve: Sequence[Point], compared: Sequence[Sequence[Point]], said: str) -> str:
+    """Return a line through the finite points of a curve, on one scale for all that are compared.
+
+    Parameters
+    ----------
+    curve
+        The points, as `(x, y)`.
+    compared
+        All curves that have this scale, this one among them.
+    """
+    finite = [point for each in compared for point in _finite(each)]
+    left, wide = _extent([x for x, _ in finite])
+    low, tall = _extent([y for _, y in finite])
     points = " ".join(
-        f"{i * step:.1f},{HEIGHT - 2 - (value - low) / span * (HEIGHT - 4):.1f}"
-        for i, value in enumerate(finite)
+        f"{(x - left) / wide * WIDTH:.1f},{HEIGHT - 2 - (y - low) / tall * (HEIGHT - 4):.1f}"
+        for x, y in _finite(curve)
     )
     drawn = f'<polyline points="{points}" fill="none" stroke="#0969da" stroke-width="1.5"/>'
     return image(_svg(drawn), said)
+
+
+def _finite(curve: Sequence[Point]) -> list[Point]:
+    return [point for point in curve if math.isfinite(point[1])]
+
+
+def _extent(values: Sequence[float]) -> tuple[float, float]:
+    """Return the least value, and how far the greatest is from it; 1 where all are equal."""
+    low = min(values, default=0.0)
+    return low, max(values, default=0.0) - low or 1.0
 
 
 def strip(share: float, said: str) -> str:

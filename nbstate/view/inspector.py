@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from nbstate.job import Job
     from nbstate.job.ranks import Rank
+    from nbstate.metrics import Curve
     from nbstate.session import Session
     from nbstate.view.publish import Bundle
 
@@ -188,11 +189,12 @@ class Inspector:
         names = list(metrics.series)
         rows = []
         for index, row in self._rows.items():
-            numbers = [_last(metrics.series[name].get(index, [])) for name in names]
+            numbers = [_last(metrics.series[name].get(index)) for name in names]
             step = str(metrics.steps.get(index, "")) if names else ""
             size = memory.in_words(row.memory) if row.memory else ""
             facts = [str(index), str(row.rank.pid), self._doing(row), step, *numbers]
-            rows.append([*facts, size, f"{row.cpu:.0f} %" if row.rank.alive else ""])
+            cpu = "" if row.cpu is None or not row.rank.alive else f"{row.cpu:.0f} %"
+            rows.append([*facts, size, cpu])
         return ["rank", "pid", "doing", "step", *names, "memory", "CPU"], rows
 
     def _facts(self) -> list[tuple[str, str, list[str]]]:
@@ -256,15 +258,12 @@ class Inspector:
         return f"<table>{_head(heading)}<tbody>{''.join(shown)}</tbody></table>"
 
     def _chart(self, name: str, index: int, last: str) -> str:
-        series = self._job.metrics.series[name]
-        every = [value for points in list(series.values()) for _, value in list(points)]
-        values = [value for _, value in list(series.get(index, []))]
-        said = f"{name} of rank {index}: {last}"
-        if not values:
+        series = self._job.metrics.series[name].copy()  # a thread adds to it
+        if index not in series:
             return ""
-        return (
-            f"{html.escape(last)} {charts.line(values, min(every), max(every), html.escape(said))}"
-        )
+        curves = {rank: tuple(curve.points) for rank, curve in series.items()}
+        said = html.escape(f"{name} of rank {index}: {last}")
+        return f"{html.escape(last)} {charts.line(curves[index], list(curves.values()), said)}"
 
     def _strip(self, row: Watched, said: str) -> str:
         most = max((watched.memory for watched in self._rows.values()), default=0) or 1
@@ -277,11 +276,11 @@ class Watched:
 
     rank: Rank
     memory: int = 0
-    cpu: float = 0.0
+    cpu: float | None = None
     _before: tuple[float, float] | None = field(default=None)
 
     def look(self) -> None:
-        """Measure memory and the use of the CPU since the last look."""
+        """Measure memory, and from the second look on the use of the CPU since the last one."""
         usage = processes.usage(self.rank.pid) if self.rank.pid and self.rank.alive else None
         if usage is None:
             return
@@ -302,8 +301,8 @@ def _differs(label: str, values: Sequence[str]) -> bool:
     return "index" not in label.lower() and len(set(values)) > 1
 
 
-def _last(points: Sequence[tuple[int, float]]) -> str:
-    return f"{points[-1][1]:.4g}" if points else ""
+def _last(curve: Curve | None) -> str:
+    return f"{curve.points[-1][1]:.4g}" if curve is not None and curve.points else ""
 
 
 def _head(heading: Sequence[str]) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import re
+from itertools import pairwise
+
 import pytest
 
 import nbstate
@@ -27,6 +31,48 @@ GradientState().sync_gradients = rank == 0""")
     assert line.split()[-3:] == ["True", "False", "differs"]
     (line,) = (line for line in text.splitlines() if "Num processes" in line)
     assert line.split()[-2:] == ["2", "2"]
+
+
+def curves(page: str, name: str) -> list[list[tuple[float, float]]]:
+    """Return the points of the curves with this name, by rank."""
+    found = re.findall(rf'base64,([^"]+)" alt="{name} of rank', page)
+    lines = [re.search(r'points="([^"]*)"', base64.b64decode(svg).decode()) for svg in found]
+    return [[tuple(map(float, p.split(","))) for p in line[1].split()] for line in lines]
+
+
+def test_curves_have_the_step_as_their_scale_and_leave_out_what_is_not_finite(two):
+    two.run("""%%ranks --quiet
+for step, value in [(0, float("nan")), (1, 1.0), (2, 3.0), (3, float("inf")), (9, 2.0 + rank)]:
+    nbstate.log(step, wobble=value)
+    nbstate.log(step, never=float("nan"))""")
+    (shown,) = two.run("nbstate.inspect(session)").displays
+    assert curves(shown["text/html"], "wobble") == [
+        [(0, 20), (13.8, 2), (110, 11)],
+        [(0, 20), (13.8, 2), (110, 2)],
+    ]
+    assert curves(shown["text/html"], "never") == [[], []]
+
+
+def test_a_long_curve_is_thinned_evenly(two):
+    two.run("%%ranks --quiet\nfor step in range(9_999): nbstate.log(step, ramp=step)")
+    (shown,) = two.run("nbstate.inspect(session)").displays
+    for curve in curves(shown["text/html"], "ramp"):
+        assert 500 <= len(curve) <= 1000
+        gaps = [after[0] - before[0] for before, after in pairwise(curve)]
+        assert max(gaps) - min(gaps[:-1]) < 0.11  # rounded to 0.1
+        assert all(y == pytest.approx(20 - 18 * x / 110, abs=0.1) for x, y in curve)
+        assert (curve[0], curve[-1]) == ((0, 20), (110, 2))
+
+
+def test_the_use_of_the_cpu_is_told_from_the_second_look_on(kernel):
+    cell = kernel.run("""
+        import nbstate
+        with nbstate.Session(2) as session:
+            print(nbstate.inspect(session), end="--")
+            print(nbstate.inspect(session))
+    """)
+    first, second = cell.stdout.split("--")
+    assert (first.count("%"), second.count("%")) == (0, 2), cell.error
 
 
 def test_it_is_live_and_stays_when_the_ranks_are_gone(kernel):

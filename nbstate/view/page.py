@@ -214,10 +214,10 @@ def _drawn(drawing: Drawing) -> str:
     data = drawing.data
     for mime in ("image/png", "image/jpeg", "image/gif"):
         if mime in data:
-            return _image(mime, "".join(str(data[mime]).split()), data)
+            return _image(mime, "".join(str(data[mime]).split()), drawing)
     if "image/svg+xml" in data:  # inline SVG would be removed from a page that is not trusted
         svg = "".join(data["image/svg+xml"]).encode()
-        return _image("image/svg+xml", base64.b64encode(svg).decode(), data)
+        return _image("image/svg+xml", base64.b64encode(svg).decode(), drawing)
     if "text/html" in data:
         return f'<div style="margin-left:14px">{"".join(data["text/html"])}</div>'
     for mime in ("text/markdown", "text/latex", "text/plain"):
@@ -228,9 +228,14 @@ def _drawn(drawing: Drawing) -> str:
     return _aside(f"a drawing of type {', '.join(data)}")
 
 
-def _image(mime: str, encoded: str, data: Bundle) -> str:
-    said = html.escape("".join(data.get("text/plain", "drawing")), quote=True)
+def _image(mime: str, encoded: str, drawing: Drawing) -> str:
+    said = html.escape("".join(drawing.data.get("text/plain", "drawing")), quote=True)
+    # A retina figure has half the size of its pixels. One side, so that it keeps its shape where
+    # the page is narrow.
+    size = drawing.metadata.get(mime, {})
+    side = next((side for side in ("width", "height") if side in size), None)
+    given = f' {side}="{html.escape(str(size[side]))}"' if side else ""
     return (
         f'<div style="margin-left:14px"><img src="data:{mime};base64,{encoded}" alt="{said}"'
-        ' style="max-width:100%"></div>'
+        f'{given} style="max-width:100%"></div>'
     )

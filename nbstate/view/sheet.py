@@ -23,6 +23,7 @@ class Drawing:
     """A mime bundle in its place; later updates of the same display id change it."""
 
     data: dict[str, Any]
+    metadata: dict[str, Any]
     display_id: str | None = None
 
 
@@ -94,11 +95,11 @@ class Sheet:
         if drawing.update:
             for old in self.drawings():
                 if display_id is not None and old.display_id == display_id:
-                    old.data = drawing.data
+                    old.data, old.metadata = drawing.data, drawing.metadata
             return
         self._clear()
         self._settle(self._screens["stdout"].take_all())
-        self._blocks.append(Drawing(drawing.data, display_id))
+        self._blocks.append(Drawing(drawing.data, drawing.metadata, display_id))
 
     def _settle(self, lines: list[Line]) -> None:
         if not lines:

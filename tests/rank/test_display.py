@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,22 @@ def test_figures_shown_and_figures_left_open(watched: Kernel) -> None:
     parts = page(cell).split("between")
     assert [part.count("data:image/png") for part in parts] == [1, 2, 1]
     assert watched.run("len(plt.get_fignums())").result == "0"
+
+
+def test_a_retina_figure_has_half_the_width_of_its_pixels(watched: Kernel) -> None:
+    cell = watched.run("""
+        def train():
+            import matplotlib.pyplot as plt
+            from matplotlib_inline.backend_inline import set_matplotlib_formats
+            set_matplotlib_formats("retina")
+            plt.plot([1, 2])
+            plt.show()
+        notebook_launcher(train, num_processes=2);
+    """)
+    found = re.findall(r'base64,([^"]+)" [^>]* width="(\d+)"', page(cell))
+    assert len(found) == 2
+    for picture, width in found:
+        assert int.from_bytes(base64.b64decode(picture)[16:20], "big") // 2 == int(width)
 
 
 def test_a_figure_of_the_kernel_is_not_drawn_by_the_ranks(watched: Kernel) -> None:

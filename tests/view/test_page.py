@@ -145,6 +145,26 @@ def test_every_kind_of_drawing_has_a_static_form(
     assert seen in make_page(job).html
 
 
+@pytest.mark.parametrize(
+    ("size", "seen"),
+    [
+        ({"width": 320, "height": 240}, ' width="320" style'),
+        ({"height": "50%"}, ' height="50%" style'),
+        ({}, 'alt="drawing" style'),
+    ],
+)
+def test_a_picture_has_the_size_that_it_was_given(
+    job: HandJob, size: dict[str, object], seen: str
+) -> None:
+    shown = {"display_id": "figure"}
+    output = job.ranks[0].output
+    output.feed("stdout", mark(1))
+    output.draw(Display(1, {"image/png": "UE5H"}, {"image/png": {"width": 9}}, shown))
+    output.draw(Display(0, {"image/png": "UE5H"}, {"image/png": size}, shown, update=True))
+    job.end()
+    assert seen in make_page(job).html
+
+
 def test_only_the_tail_is_kept_and_the_page_says_where_the_rest_is(job: HandJob) -> None:
     job.ranks[0].says("".join(f"line {i}\n" for i in range(5000)))
     job.end()

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from nbstate.operations import send_to_device
 from nbstate.state import GradientState
 from nbstate.train.data.rounds import RoundFacts, count_batches
+from nbstate.train.data.shuffle import within
 from nbstate.train.data.sources import DataPlace, Samples, Stream
 from nbstate.train.randomness import share_random_state
 
@@ -211,7 +212,8 @@ class PreparedLoader:
         self._inner_state = inner if now.used == resume_at else None
         self.setup.shuffle.begin_epoch(self.epoch, place.index, place.count)
         loader = self.original
-        for source in (loader.dataset, loader.batch_sampler, loader.sampler):
+        sources = (loader.dataset, *within(loader.batch_sampler), *within(loader.sampler))
+        for source in {id(each): each for each in sources}.values():
             if callable(set_epoch := getattr(source, "set_epoch", None)):
                 set_epoch(self.epoch)
 

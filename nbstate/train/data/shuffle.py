@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +10,8 @@ from torch.utils.data import DistributedSampler
 from nbstate.operations import broadcast_object_list
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.utils.data import DataLoader
 
 
@@ -62,19 +63,68 @@ class Shuffle:
         """Have the next epoch begin from a saved state."""
         self._resumed, self._workers_seed = state["order"], state["workers"]
 
-    def ordered(self, sampler: Any) -> Any:
-        """A copy of a sampler or batch sampler that draws from this object's generator."""
-        if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
-            raise ValueError(
-                "this dataloader has a DistributedSampler, which deals the data out already; "
-                "prepare() does that too: leave the sampler out (shuffle=True is enough)"
-            )
-        sampler = copy.copy(sampler)
-        if hasattr(sampler, "generator"):
-            sampler.generator = self.order
-        if hasattr(sampler, "sampler"):
-            sampler.sampler = self.ordered(sampler.sampler)
-        return sampler
+    def ordered(self, sampler: Any) -> Ordered:
+        """A sampler or batch sampler that draws from this object's generator."""
+        for each in within(sampler):
+            if isinstance(each, DistributedSampler) and each.num_replicas > 1:
+                raise ValueError(
+                    "this dataloader has a DistributedSampler, which deals the data out already; "
+                    "prepare() does that too: leave the sampler out (shuffle=True is enough)"
+                )
+        return Ordered(sampler, self.order)
+
+
+class Ordered:
+    """A sampler or batch sampler that draws from a given generator; left as it is otherwise.
+
+    Each epoch looks at it anew, so that what the user tells it in between holds: an epoch, weights.
+    """
+
+    def __init__(self, sampler: Any, order: torch.Generator) -> None:
+        self.sampler, self.order = sampler, order
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_drawing_from(self.order, self.sampler))
+
+
+def within(sampler: Any) -> Iterator[Any]:
+    """A sampler, and the one that it takes its samples from, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)
+
+
+def _drawing_from(order: torch.Generator, sampler: Any) -> Any:
+    """The sampler, or its twin where it would draw from another generator."""
+    replaced: dict[str, Any] = {}
+    generator = getattr(sampler, "generator", sampler)
+    if generator is None or isinstance(generator, torch.Generator):
+        replaced["generator"] = order
+    inner = getattr(sampler, "sampler", None)
+    if inner is not None and (ordered := _drawing_from(order, inner)) is not inner:
+        replaced["sampler"] = ordered
+    return _twin(sampler, replaced) if replaced else sampler
+
+
+def _twin(sampler: Any, replaced: dict[str, Any]) -> Any:
+    """An object with the sampler's own attributes, not copies of them, but for those replaced.
+
+    With a copy all that a sampler changes in itself while it is iterated would be lost.
+    """
+
+    def attribute(name: str) -> property:
+        def change(_: Any, value: Any) -> None:
+            replaced[name] = value
+
+        return property(lambda _: replaced[name], change)
+
+    kind, attributes = type(sampler), {name: attribute(name) for name in replaced}
+    twin: Any = object.__new__(type(kind.__name__, (kind,), attributes))
+    twin.__dict__ = sampler.__dict__
+    return twin
 
 
 def _generator_of(loader: DataLoader[Any]) -> torch.Generator | None:

@@ -78,6 +78,24 @@ def test_gathered_metrics_are_the_dataset(ranks, streamed):
     assert debug_launcher(check, num_processes=ranks)[0] == []
 
 
+@pytest.mark.parametrize("dispatch", [False, True])
+def test_batches_of_varying_sizes_are_repeated_at_the_end_only(dispatch):
+    def gather():
+        config = DataLoaderConfiguration(dispatch_batches=dispatch)
+        accelerator = Accelerator(dataloader_config=config)
+        batches = [[0, 1, 2], [3], [4], [5, 6, 7], [8, 9]]
+        loader = accelerator.prepare(DataLoader(range(10), batch_sampler=batches))
+        return [
+            (batch.tolist(), accelerator.gather_for_metrics(batch).tolist()) for batch in loader
+        ]
+
+    first, second = debug_launcher(gather)
+    assert [mine for mine, _ in first] == [[0, 1, 2], [4], [8, 9]]
+    assert [mine for mine, _ in second] == [[3], [5, 6, 7], [0, 1]]
+    whole = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert [all_of_it for _, all_of_it in first + second] == whole * 2
+
+
 def test_every_rank_has_the_whole_result():
     def gather():
         accelerator = Accelerator()

@@ -90,13 +90,15 @@ class DispatchedLoader(PreparedLoader):
             split=self.setup.config.split_batches,
             even=self.even_batches,
         )
-        first_round = 0
+        first_round = used = 0
         for round_ in rounds:
-            first_round = first_round or round_.facts.batches
+            batches = round_.facts.batches
+            first_round = first_round or batches
             yield round_.facts, [_made_of(held, part) for part in round_.parts]
             # The first round stays: the last one may be filled up with its rows.
-            for number in [number for number in held if number >= first_round]:
+            for number in range(max(first_round, used), used + batches):
                 del held[number]
+            used += batches
 
 
 def _batching(original: DataLoader[Any], setup: Setup) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def deal(
     split: bool = False,
     even: bool = True,
     skip: int = 0,
+    whole: bool = False,
 ) -> Iterator[Round]:
     """The rounds in which a sampler's batches are dealt out.
 
@@ -78,32 +79,57 @@ def deal(
     ranks : int
         How many ranks take part.
     batch_size : int, optional
-        The size of a full batch. Even rounds are filled up to it; None fills up to the largest
+        The size of a full batch. The last round is filled up to it; None fills up to the largest
         batch of the round.
     split : bool
         Each batch is one round, cut into a part for each rank; otherwise each batch goes to one
         rank.
     even : bool
-        Fill the last round up with the epoch's first samples until all ranks have as many.
+        Fill the last round up with the epoch's first samples until all ranks have as many. Before
+        it, batches of varying sizes stay as they are; only a rank without any samples gets copies.
     skip : int
         Begin after this many batches, as if they had been dealt out before.
+    whole : bool
+        Lists too are batches that cannot be cut.
 
     Examples
     --------
     >>> [round.parts for round in deal([[0, 1], [2, 3], [4]], 2, batch_size=2)]
     [([0, 1], [2, 3]), ([4, 0], [1, 2])]
     """
-    batches, in_a_round = iter(batches), 1 if split else ranks
-    filling = _first_samples(itertools.islice(batches, min(skip, in_a_round)))
-    batches = itertools.islice(batches, max(0, skip - in_a_round), None)
-    for group in _groups(batches, in_a_round):
-        opaque = not isinstance(group[0], (list, tuple))
+    source, in_a_round = _Ahead(batches), 1 if split else ranks
+    first = list(itertools.islice(source, min(skip, in_a_round)))
+    for _ in itertools.islice(source, max(0, skip - in_a_round)):
+        pass
+    while group := list(itertools.islice(source, in_a_round)):
+        first = first or group
+        opaque = whole or _is_opaque(group[0])
         parts = [[batch] if opaque else list(batch) for batch in group]
+        full = 0 if opaque or batch_size is None else batch_size
         if split:
-            parts = _cut(parts[0], ranks, batch_size if even else None)
-        filling = filling or list(itertools.chain(*parts))
+            to_be_filled = even and len(parts[0]) < full and source.ended()
+            full = -(-full // ranks)
+            parts = _cut(parts[0], ranks, full if to_be_filled else None)
         parts += [[] for _ in range(ranks - len(parts))]
-        yield _round(parts, len(group), opaque, _target(parts, batch_size, split, even), filling)
+        target = _target([*map(len, parts)], full, source) if even and ranks > 1 else 0
+        yield _round(parts, len(group), opaque, target, _samples(first, whole))
+
+
+class _Ahead:
+    """An iterator that tells whether it is at its end; only when it is asked it reads one ahead."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items, self._read = iter(items), list[Any]()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._read.pop() if self._read else next(self._items)
+
+    def ended(self) -> bool:
+        self._read = self._read or list(itertools.islice(self._items, 1))
+        return not self._read
 
 
 def count_batches(batches: int, ranks: int, rank: int, *, split: bool, even: bool) -> int:
@@ -114,42 +140,37 @@ def count_batches(batches: int, ranks: int, rank: int, *, split: bool, even: boo
     return rounds + (left > (0 if even else rank))
 
 
-def _first_samples(skipped: Iterable[Any]) -> list[Any]:
-    return [
-        sample
-        for batch in skipped
-        for sample in (batch if isinstance(batch, (list, tuple)) else [batch])
-    ]
+def _is_opaque(batch: Any) -> bool:
+    return not isinstance(batch, (list, tuple))
 
 
-def _groups(batches: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    while group := list(itertools.islice(batches, size)):
-        yield group
+def _samples(batches: list[Any], whole: bool) -> Iterator[Any]:
+    for batch in batches:
+        yield from [batch] if whole or _is_opaque(batch) else batch
 
 
-def _cut(batch: list[Any], ranks: int, batch_size: int | None) -> list[list[Any]]:
-    if batch_size is None:
+def _cut(batch: list[Any], ranks: int, each: int | None) -> list[list[Any]]:
+    """Parts of so many samples, as far as there are; None for parts as equal as can be."""
+    if each is None:
         bounds = [share(len(batch), rank, ranks) for rank in range(ranks)]
         return [batch[part.start : part.stop] for part in bounds]
-    each = -(-batch_size // ranks)
     return [batch[rank * each : (rank + 1) * each] for rank in range(ranks)]
 
 
-def _target(parts: list[list[Any]], batch_size: int | None, split: bool, even: bool) -> int | None:
-    """How many samples each part is filled up to; None where they stay as they are."""
-    if not even or len(parts) == 1:
-        return None
-    full = 0 if batch_size is None else -(-batch_size // len(parts)) if split else batch_size
-    return max(full, *map(len, parts))
+def _target(sizes: list[int], full: int, source: _Ahead) -> int:
+    """How many samples each part is filled up to, 0 where they stay as they are."""
+    target = max(full, *sizes)
+    if min(sizes) < target and not source.ended():
+        return max(sizes) if 0 in sizes else 0
+    return target
 
 
 def _round(
-    parts: list[list[Any]], batches: int, opaque: bool, target: int | None, filling: list[Any]
+    parts: list[list[Any]], batches: int, opaque: bool, target: int, filling: Iterable[Any]
 ) -> Round:
     real = tuple(map(len, parts))
-    if target is not None:
-        copies = itertools.cycle(filling)
-        parts = [[*part, *itertools.islice(copies, target - len(part))] for part in parts]
+    copies = itertools.cycle(filling)
+    parts = [[*part, *itertools.islice(copies, max(0, target - len(part)))] for part in parts]
     facts = RoundFacts(tuple(map(len, parts)), real, batches, opaque)
     whole = [part[0] if opaque and part else part or None for part in parts]
     return Round(tuple(whole), facts)

@@ -43,11 +43,18 @@ class _Dealer:
 
     def __init__(self, place: DataPlace, batch_size: int | None, split: bool) -> None:
         self.place, self.batch_size, self.split = place, batch_size, split
-        self.even = True
+        self.even, self.whole = True, False
 
     def own(self, batches: Iterable[Any], skip: int = 0) -> Iterator[tuple[Any, RoundFacts]]:
-        size, split, even = self.batch_size, self.split, self.even
-        rounds = deal(batches, self.place.count, batch_size=size, split=split, even=even, skip=skip)
+        rounds = deal(
+            batches,
+            self.place.count,
+            batch_size=self.batch_size,
+            split=self.split,
+            even=self.even,
+            skip=skip,
+            whole=self.whole,
+        )
         for round_ in rounds:
             part = round_.parts[self.place.index]
             if part is not None:
@@ -110,7 +117,7 @@ class Stream(_Dealer, IterableDataset[Any]):
         stateful: bool = False,
     ) -> None:
         super().__init__(place, batch_size, split)
-        self._skip = 0
+        self._skip, self.whole = 0, batch_size is None
         self._dataset, self._drop_last = cast("Iterable[Any]", original.dataset), original.drop_last
         collate = partial(_collated, original.collate_fn)
         how: dict[str, Any] = {"dataset": self, "batch_size": None, "collate_fn": collate}

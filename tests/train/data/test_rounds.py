@@ -64,10 +64,23 @@ def test_a_single_rank_keeps_its_batches_as_they_are():
     assert parts == [([0, 1],), ([2],)]
 
 
-def test_batches_of_any_size_are_filled_up_to_the_largest_of_the_round():
-    rounds = list(deal([[0], [1, 2, 3], [4, 5]], ranks=2))
-    assert [[len(part) for part in round_.parts] for round_ in rounds] == [[3, 3], [2, 2]]
-    assert [sample for round_ in rounds for sample in real_samples(round_)] == [0, 1, 2, 3, 4, 5]
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_only_the_last_round_is_filled_where_batches_vary_in_size(batch_size):
+    batches = [[0], [1, 2, 3], [4, 5], [6], [7, 8, 9], [10, 11]]
+    rounds = list(deal(batches, ranks=2, batch_size=batch_size))
+    assert [[len(part) for part in round_.parts] for round_ in rounds] == [[1, 3], [2, 1], [3, 3]]
+    assert rounds[2].parts == ([7, 8, 9], [10, 11, 0])
+    assert [sample for round_ in rounds for sample in real_samples(round_)] == list(range(12))
+
+
+def test_short_batches_in_between_are_split_as_equally_as_can_be():
+    rounds = deal([[0, 1], [2, 3, 4], [5], [6]], ranks=2, batch_size=4, split=True)
+    assert [round_.parts for round_ in rounds] == [
+        ([0], [1]),
+        ([2, 3], [4]),
+        ([5], [0]),  # no rank goes without
+        ([6, 0], [1, 0]),
+    ]
 
 
 def test_batches_that_cannot_be_cut_are_repeated_whole():
@@ -76,6 +89,12 @@ def test_batches_that_cannot_be_cut_are_repeated_whole():
     assert second.parts == ("c", "a")
     assert second.facts.opaque
     assert second.facts.real == (1, 0)
+
+
+def test_batches_that_cannot_be_cut_count_as_one_whatever_the_batch_size():
+    first, second = deal([(0, 1), (2, 3), (4, 5)], ranks=2, batch_size=2, whole=True)
+    assert (first.parts, second.parts) == (((0, 1), (2, 3)), ((4, 5), (0, 1)))
+    assert (second.facts.sizes, second.facts.real, second.facts.padding) == ((1, 1), (1, 0), 1)
 
 
 @pytest.mark.parametrize("even", FLAGS)

@@ -142,12 +142,15 @@ class Communication(Core):
                 return operations.gather_object(input_data)
             return operations.gather(input_data)
         place, facts = loader.setup.place, loader.round
-        if facts.even and not as_objects:
+        # The others cannot know how long this rank's result for a whole batch is.
+        if facts.even and not facts.opaque and not as_objects:
             self._warn_of_scalars(input_data)
             gathered = operations.gather(input_data)
             return _without_copies(gathered, place, facts)
         present = [rank for rank, part in enumerate(place.parts) if facts.sizes[part]]
-        mine = send_to_device(input_data, "cpu")
+        mine = (
+            send_to_device(input_data, "cpu") if as_objects else map_tensors(_rows_of, input_data)
+        )
         if len(present) == len(place.parts):
             sent = operations.gather_object(mine, flatten=False)
         else:
@@ -171,6 +174,11 @@ class Communication(Core):
                 "weighted_mean(total, count)",
                 stacklevel=3,
             )
+
+
+def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What is sent of a tensor; as for `gather`, one without dimensions has length 1."""
+    return (tensor if tensor.dim() else tensor[None]).detach().cpu()
 
 
 def _one_of_each(place: DataPlace) -> list[tuple[int, int]]:

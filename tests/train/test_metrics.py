@@ -96,6 +96,39 @@ def test_batches_of_varying_sizes_are_repeated_at_the_end_only(dispatch):
     assert [all_of_it for _, all_of_it in first + second] == whole * 2
 
 
+class WholeBatches(IterableDataset):
+    """Three pairs of tensors, each of which is a batch."""
+
+    def __iter__(self):
+        return ((torch.arange(4 * n, 4 * n + 4), torch.ones(4)) for n in range(3))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_items_that_are_whole_batches_are_seen_once(streamed):
+    def gather():
+        config = DataLoaderConfiguration(dispatch_batches=False)
+        accelerator = Accelerator(dataloader_config=config)
+        dataset = WholeBatches() if streamed else list(WholeBatches())
+        seen = []
+        for numbers, _ in accelerator.prepare(DataLoader(dataset, batch_size=None)):
+            loss = numbers.float().requires_grad_().mean()
+            everywhere = accelerator.gather_for_metrics({"numbers": numbers, "loss": loss})
+            seen.append([each.tolist() for each in everywhere.values()])
+        return seen
+
+    expected = [[list(range(8)), [1.5, 5.5]], [[8, 9, 10, 11], [9.5]]]
+    assert list(debug_launcher(gather)) == [expected, expected]
+
+
+def test_values_without_dimensions_are_gathered_from_uneven_ranks_too():
+    def gather():
+        accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(even_batches=False))
+        loader = accelerator.prepare(DataLoader(range(3), 2))
+        return [accelerator.gather_for_metrics(batch.sum()).tolist() for batch in loader]
+
+    assert list(debug_launcher(gather)) == [[[1, 2]], [[1, 2]]]
+
+
 def test_every_rank_has_the_whole_result():
     def gather():
         accelerator = Accelerator()

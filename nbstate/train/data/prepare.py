@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from nbstate.plugins import DataLoaderConfiguration
 from nbstate.train.data.dispatch import DispatchedLoader
 from nbstate.train.data.loader import PreparedLoader, Setup, ShardedLoader
-from nbstate.train.data.shuffle import Shuffle
+from nbstate.train.data.shuffle import Shuffle, innermost
+from nbstate.train.data.sources import rebuilt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -63,7 +64,7 @@ def prepare_data_loader(
     return kind(loader, setup)
 
 
-def skip_first_batches(loader: Iterable[Any], num_batches: int = 0) -> Iterable[Any]:
+def skip_first_batches(dataloader: Iterable[Any], num_batches: int = 0) -> Iterable[Any]:
     """A dataloader that leaves out the first batches of every epoch: to go on within one.
 
     After `Accelerator.load_state` the prepared dataloader goes on where it was saved without this.
@@ -72,8 +73,9 @@ def skip_first_batches(loader: Iterable[Any], num_batches: int = 0) -> Iterable[
 
     Parameters
     ----------
-    loader : DataLoader or prepared dataloader
-        Left as it is. The samples of skipped batches are not read, but for streams.
+    dataloader : DataLoader or prepared dataloader
+        Left as it is. The samples of skipped batches are not read, but for streams and dataloaders
+        with an iteration of their own.
     num_batches : int
         How many of the rank's own batches to leave out.
 
@@ -85,28 +87,44 @@ def skip_first_batches(loader: Iterable[Any], num_batches: int = 0) -> Iterable[
     """
     if num_batches < 0:
         raise ValueError(f"num_batches={num_batches} must be 0 or more")
-    if isinstance(loader, PreparedLoader):
-        setup = dataclasses.replace(loader.setup, skip=(loader.setup.skip or 0) + num_batches)
-        return type(loader)(loader.original, setup)
-    return _Skipping(loader, num_batches)
+    if isinstance(dataloader, PreparedLoader):
+        skip = (dataloader.setup.skip or 0) + num_batches
+        setup = dataclasses.replace(dataloader.setup, skip=skip)
+        return type(dataloader)(dataloader.original, setup)
+    if not _reads_by_index(dataloader):
+        return _Skipping(dataloader, num_batches)
+    if dataloader.batch_sampler is None:
+        sampler = _Skipping(dataloader.sampler, num_batches)
+        return rebuilt(dataloader, dataloader.generator, sampler=sampler, batch_size=None)
+    batches = _Skipping(dataloader.batch_sampler, num_batches)
+    return rebuilt(dataloader, dataloader.generator, batch_sampler=batches)
 
 
 class _Skipping:
-    """An iterable without its first items."""
+    """A sampler, batch sampler or dataloader without its first items."""
 
-    def __init__(self, loader: Iterable[Any], skip: int) -> None:
-        self.loader, self.skip = loader, skip
+    def __init__(self, sampler: Iterable[Any], skip: int) -> None:
+        # By these names a prepared dataloader finds the sampler within and the size of a batch.
+        self.sampler, self.batch_size = sampler, getattr(sampler, "batch_size", None)
+        self._skip = skip
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self.loader, self.skip, None)
+        return itertools.islice(self.sampler, self._skip, None)
 
     def __len__(self) -> int:
-        return max(0, len(self.loader) - self.skip)  # type: ignore[arg-type]
+        return max(0, len(self.sampler) - self._skip)  # type: ignore[arg-type]
+
+
+def _reads_by_index(loader: Iterable[Any]) -> TypeGuard[DataLoader[Any]]:
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and type(loader).__iter__ is DataLoader.__iter__
+    )
 
 
 def _seed(loader: DataLoader[Any], config: DataLoaderConfiguration) -> int | None:
     """The seed to shuffle by, None where the sampler's generator runs on from epoch to epoch."""
-    inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    if not config.use_seedable_sampler or not isinstance(inner, RandomSampler):
+    if not config.use_seedable_sampler or not isinstance(innermost(loader), RandomSampler):
         return None
     return torch.initial_seed() if config.data_seed is None else config.data_seed

@@ -97,6 +97,12 @@ def within(sampler: Any) -> Iterator[Any]:
         sampler = getattr(sampler, "sampler", None)
 
 
+def innermost(loader: DataLoader[Any]) -> Any:
+    """The sampler that a dataloader's order comes from."""
+    *_, inner = within(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+    return inner
+
+
 def _drawing_from(order: torch.Generator, sampler: Any) -> Any:
     """The sampler, or its twin where it would draw from another generator."""
     replaced: dict[str, Any] = {}
@@ -128,8 +134,7 @@ def _twin(sampler: Any, replaced: dict[str, Any]) -> Any:
 
 
 def _generator_of(loader: DataLoader[Any]) -> torch.Generator | None:
-    inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    generator = getattr(inner, "generator", None) or loader.generator
+    generator = getattr(innermost(loader), "generator", None) or loader.generator
     return generator if isinstance(generator, torch.Generator) else None
 
 

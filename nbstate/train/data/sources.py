@@ -159,7 +159,11 @@ def chunks(samples: Iterable[Any], size: int, *, drop_last: bool) -> Iterator[li
 
 
 def rebuilt(
-    original: DataLoader[Any], workers: torch.Generator, *, stateful: bool = False, **how: Any
+    original: DataLoader[Any],
+    generator: torch.Generator | None,
+    *,
+    stateful: bool = False,
+    **how: Any,
 ) -> DataLoader[Any]:
     """A dataloader like the original but for what is said; torchdata's where it is `stateful`."""
     settings: dict[str, Any] = {
@@ -172,7 +176,7 @@ def rebuilt(
         "multiprocessing_context": original.multiprocessing_context,
         "prefetch_factor": original.prefetch_factor,
         "persistent_workers": original.persistent_workers,
-        "generator": workers,
+        "generator": generator,
     }
     made: DataLoader[Any] = (_stateful_class() if stateful else DataLoader)(**settings | how)
     return made

@@ -248,7 +248,11 @@ def test_first_batches_can_be_skipped(ranks):
         assert len(shorter) == len(whole[skip:])
 
 
-def test_skipped_samples_are_not_read():
+@pytest.mark.parametrize("make", [prepared, lambda loader: loader], ids=["prepared", "plain"])
+@pytest.mark.parametrize(
+    "batching", [{"batch_size": 2}, {"batch_size": None, "sampler": [0, *range(1, 8, 2), 9]}]
+)
+def test_skipped_samples_are_not_read(make, batching):
     class Counting(StackDataset):
         read = 0
 
@@ -258,17 +262,51 @@ def test_skipped_samples_are_not_read():
 
         __getitems__ = None
 
-    loader = prepared(DataLoader(Counting(list(range(10))), 2))
-    list(skip_first_batches(loader, 4))
+    shorter = skip_first_batches(make(DataLoader(Counting(torch.arange(10)), **batching)), 4)
+    batches = [batch[0].tolist() for batch in shorter]
+    assert batches == ([[8, 9]] if batching["batch_size"] else [7, 9])
+    assert len(shorter) == len(batches)
     assert Counting.read == 2
+
+
+def test_skipping_leaves_the_order_of_a_plain_dataloader_as_it_is():
+    def order(skip):
+        loader = DataLoader(range(9), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
+        return [batch.tolist() for batch in skip_first_batches(loader, skip)]
+
+    assert order(3) == order(0)[3:]
+
+
+def test_a_dataloader_that_skips_can_be_prepared():
+    def own(rank):
+        torch.manual_seed(7)
+        shorter = skip_first_batches(DataLoader(range(11), 2, shuffle=True), 2)
+        loader = prepared(skip_first_batches(shorter, 1), rank, 2)
+        return [(batch.tolist(), loader.round.real[rank]) for batch in loader]
+
+    batches = [*own(0), *own(1)]
+    assert [len(batch) for batch, _ in batches] == [2] * 4
+    real = [sample for batch, count in batches for sample in batch[:count]]
+    assert len(real) == len(set(real)) == 5
 
 
 def test_streams_and_plain_dataloaders_skip_too():
     stream = skip_first_batches(prepared(DataLoader(Stream(9), 2), 1, 2, READ_BY_ALL), 1)
     assert [batch.tolist() for batch in stream] == [[6, 7], [1, 2]]
-    plain = skip_first_batches(DataLoader(range(5), 2), 2)
+    plain = skip_first_batches(dataloader=DataLoader(Stream(5), 2), num_batches=2)
     assert [batch.tolist() for batch in plain] == [[4]]
-    assert len(plain) == 1
+    assert len(skip_first_batches([1, 2, 3], 2)) == 1
+
+
+def test_a_dataloader_with_an_iteration_of_its_own_keeps_it():
+    class Doubled(DataLoader):
+        def __iter__(self):
+            return (2 * batch for batch in super().__iter__())
+
+    assert [batch.tolist() for batch in skip_first_batches(Doubled(range(5), 2), 1)] == [
+        [4, 6],
+        [8],
+    ]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -184,6 +184,28 @@ print(json.dumps([first, str(PartialState().device)]))
     assert told == ["cpu", "xla:0"]
 
 
+def test_a_stream_that_rank_0_reads_reaches_the_other_replica(run):
+    told = run("""
+import threading
+from torch.utils.data import DataLoader, IterableDataset
+from nbstate import Accelerator, PartialState
+torch_xla.opened.append("by the launcher of torch_xla")
+torch_xla.ordinals.update({"first": 0, "second": 1})
+seen = {}
+class Stream(IterableDataset):
+    def __iter__(self):
+        assert PartialState().process_index == 0
+        return iter(range(5))
+def replica(name):
+    loader = Accelerator(device_placement=False).prepare(DataLoader(Stream(), 2))
+    seen[name] = [batch.tolist() for batch in loader]
+threads = [threading.Thread(target=replica, args=(n,), name=n) for n in ("first", "second")]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(json.dumps(seen))
+""")
+    assert told == {"first": [[0, 1], [4, 0]], "second": [[2, 3], [1, 2]]}
+
+
 def test_cpu_is_the_cpu(run):
     told = run("""
 from nbstate import PartialState

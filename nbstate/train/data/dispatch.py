@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
+from nbstate.operations import broadcast_object_list
+from nbstate.state import PartialState
 from nbstate.train.data import rows
 from nbstate.train.data.loader import PreparedLoader, with_last
 from nbstate.train.data.rounds import RoundFacts, deal
@@ -46,7 +48,7 @@ class DispatchedLoader(PreparedLoader):
     def __init__(self, original: DataLoader[Any], setup: Setup) -> None:
         super().__init__(original, setup)
         self._inner: DataLoader[Any] | None = None
-        if len(setup.place.parts) == 1 or dist.get_rank() == 0:
+        if PartialState().process_index == 0:
             how = _batching(original, setup)
             self._inner = rebuilt(original, setup.shuffle.workers, stateful=self.stateful, **how)
 
@@ -64,11 +66,11 @@ class DispatchedLoader(PreparedLoader):
         try:
             last = False
             for (facts, batches), last in with_last(self._read(inner)):
-                yield _scattered([_Delivery(facts, batches[part], last) for part in parts])
+                yield _delivered([_Delivery(facts, batches[part], last) for part in parts])
             if not last:  # there was nothing to read
-                yield _scattered([_Delivery() for _ in parts])
+                yield _delivered([_Delivery() for _ in parts])
         except Exception as error:
-            yield _scattered([_Delivery(error=error) for _ in parts])
+            yield _delivered([_Delivery(error=error) for _ in parts])
 
     def _read(self, inner: Iterable[Any]) -> Iterator[tuple[RoundFacts, list[Any]]]:
         """Each round's facts, and the batch for each part."""
@@ -124,12 +126,13 @@ def _made_of(held: dict[int, Any], part: Any) -> Any:
     return rows.join(pieces)
 
 
-def _scattered(deliveries: list[_Delivery]) -> _Delivery:
-    """Rank 0's own delivery, once every other rank has been sent its."""
-    if len(deliveries) == 1:
-        return deliveries[0]
-    received: list[Any] = [None]
-    dist.scatter_object_list(received, deliveries, src=0)
+def _delivered(deliveries: list[_Delivery] | None = None) -> _Delivery:
+    """What rank 0 has for this rank; rank 0 gives what it has for each. A collective."""
+    if dist.is_initialized():
+        received: list[Any] = [None]
+        dist.scatter_object_list(received, deliveries, src=0)
+    else:  # under XLA there is no process group, and no way to send a rank only its own
+        received = broadcast_object_list([deliveries])[0][PartialState().process_index :]
     delivery: _Delivery = received[0]
     return delivery
 
@@ -138,8 +141,6 @@ def _received() -> Iterator[_Delivery]:
     """What rank 0 sends, to the end."""
     last = False
     while not last:
-        received: list[Any] = [None]
-        dist.scatter_object_list(received, None, src=0)
-        delivery: _Delivery = received[0]
+        delivery = _delivered()
         last = delivery.last
         yield delivery

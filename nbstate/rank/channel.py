@@ -28,8 +28,14 @@ class Channel:
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
         self._sending = threading.RLock()
+        self._pid = os.getpid()
         self.handlers: dict[type, Callable[..., None]] = {}
         """What to do with a message; one with a memory file comes with the file's descriptor."""
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked by the rank: what it says must not go this way."""
+        return os.getpid() != self._pid
 
     def listen(self) -> None:
         """Start the thread that hears the kernel."""
@@ -37,9 +43,12 @@ class Channel:
 
     def send(self, message: object, descriptor: int | None = None) -> None:
         """Send `message`, followed by an open file where one is given."""
+        if self.inherited:
+            return
+        # Not by the connection's `send`: multiprocessing's pickler costs a new rank twice as much.
+        letter = pickle.dumps(message)
         with self._sending:
-            # Not by its `send`: multiprocessing's pickler costs a new rank twice as much.
-            self._connection.send_bytes(pickle.dumps(message))
+            self._connection.send_bytes(letter)
             if descriptor is not None:
                 reduction.send_handle(self._connection, descriptor, os.getppid())
 

@@ -8,7 +8,6 @@ own, so that a callback may take its time or ask a question.
 from __future__ import annotations
 
 import importlib.util
-import os
 import queue
 import threading
 import traceback
@@ -112,7 +111,6 @@ class RankComms:
         self._listens = False
         self._channel = channel
         self._own: set[str] = set()
-        self._pid = os.getpid()
 
     def publish(
         self,
@@ -124,7 +122,7 @@ class RankComms:
         **keys: Any,
     ) -> None:
         """Send what a comm has to say; stands in for the method of ipykernel's comms."""
-        if os.getpid() != self._pid:  # a process that the rank forked must not use its channel
+        if self._channel.inherited:
             return
         if kind == "comm_open":
             self._own.add(comm.comm_id)

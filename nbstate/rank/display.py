@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -39,7 +40,7 @@ class Publisher(DisplayPublisher):
 
     def take_over(self, channel: Channel, marks: int, shell: Any) -> None:
         """Publish what this process displays from now on."""
-        self.channel, self.marks, self._pid = channel, marks, os.getpid()
+        self.channel, self.marks = channel, marks
         shell.display_pub = self
 
     def publish(
@@ -53,29 +54,29 @@ class Publisher(DisplayPublisher):
         **_: Any,
     ) -> None:
         """Send a mime bundle to the kernel."""
+        if self.channel.inherited:
+            return
         bundle = as_json(data), as_json(metadata or {})
         if captures.draw(*bundle, update=update):
             return
-        with self._lock:
-            number = 0 if update else self._mark()  # an update stands where its drawing stands
-            self._send(Display(number, *bundle, as_json(transient or {}), update))
+        drawing = Display(0, *bundle, as_json(transient or {}), update)
+        if update:  # it stands where its drawing stands
+            self.channel.send(drawing)
+        else:
+            self._place(drawing)
 
     def clear_output(self, wait: bool = False) -> None:
         """Have the kernel clear what this rank has shown."""
-        if captures.clear(wait=wait):
-            return
-        with self._lock:
-            self._send(ClearOutput(self._mark(), wait))
+        if not self.channel.inherited and not captures.clear(wait=wait):
+            self._place(ClearOutput(0, wait))
 
-    def _mark(self) -> int:
+    def _place(self, message: Display | ClearOutput) -> None:
+        """Mark a place in the text, and send what stands there."""
         capture.flush()
-        number = next(self._numbers)
-        os.write(self.marks, mark(number))
-        return number
-
-    def _send(self, message: Display | ClearOutput) -> None:
-        if os.getpid() == self._pid:  # a process that the rank forked must not use its channel
-            self.channel.send(message)
+        with self._lock:
+            number = next(self._numbers)
+            os.write(self.marks, mark(number))
+            self.channel.send(replace(message, number=number))
 
 
 def as_json(value: dict[str, Any]) -> dict[str, Any]:

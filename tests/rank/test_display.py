@@ -244,3 +244,26 @@ def test_a_child_process_of_a_rank_cannot_disturb_its_channel(watched: Kernel) -
     """)
     assert cell.stdout == "['result', 'result']\n"
     assert page(cell).count("<b>rank</b>") == 2
+
+
+@pytest.mark.parametrize("start_method", STARTS)
+def test_what_a_child_process_of_a_rank_draws_holds_up_nothing(
+    headless: Kernel, start_method: str
+) -> None:
+    headless.run(f"""
+        %load_ext nbstate
+        import nbstate
+        session = nbstate.Session(2, start_method={start_method!r})
+    """)
+    cell = headless.run("""%%ranks
+import os
+from IPython.display import HTML, clear_output, display
+pid = os.fork()
+if pid == 0:
+    display(HTML("<b>child</b>"))
+    clear_output()
+    os._exit(0)
+os.waitpid(pid, 0)
+print("after the child")""")
+    headless.run("session.close()")
+    assert cell.stdout == "[0-1] after the child\n"

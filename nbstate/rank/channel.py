@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from nbstate.rank import background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
+    from types import FrameType
 
 
 class Channel:
@@ -47,7 +49,8 @@ class Channel:
             return
         # Not by the connection's `send`: multiprocessing's pickler costs a new rank twice as much.
         letter = pickle.dumps(message)
-        with self._sending:
+        # Whole: a kernel that has read its beginning waits for the rest, and hears no other rank.
+        with undisturbed(), self._sending:
             self._connection.send_bytes(letter)
             if descriptor is not None:
                 reduction.send_handle(self._connection, descriptor, os.getppid())
@@ -64,3 +67,25 @@ class Channel:
             handler = self.handlers.get(type(message))
             if handler is not None:
                 handler(message, *files)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold an interrupt back until what is inside is done; whoever handles interrupts gets it then.
+
+    To block the signal would not do: it is blocked in one thread, another thread takes it, and
+    Python has the handler run in the main one all the same. The others are never interrupted.
+    """
+    theirs = signal.getsignal(signal.SIGINT)
+    # Not by `current_thread`, which keeps an object for a thread that it does not know.
+    if threading.get_ident() != threading.main_thread().ident or not callable(theirs):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *call: came.append(call))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, theirs)
+        if came:
+            theirs(*came[0])

@@ -18,6 +18,7 @@ from IPython.core.displaypub import DisplayPublisher
 from jupyter_client.jsonutil import json_default
 
 from nbstate.rank import capture
+from nbstate.rank.channel import undisturbed
 from nbstate.rank.outputs import captures
 from nbstate.wire import ClearOutput, Display, mark
 
@@ -73,7 +74,8 @@ class Publisher(DisplayPublisher):
     def _place(self, message: Display | ClearOutput) -> None:
         """Mark a place in the text, and send what stands there."""
         capture.flush()
-        with self._lock:
+        # Both or neither: at a mark without its message every reader waits.
+        with self._lock, undisturbed():
             number = next(self._numbers)
             os.write(self.marks, mark(number))
             self.channel.send(replace(message, number=number))

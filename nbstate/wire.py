@@ -5,7 +5,7 @@ writes to its standard output and error does not travel here but through two pip
 and child programs are heard too; `mark` ties a drawing to its place in that text.
 
     rank   -> kernel:  Started, Pulse, Announced, Display, ClearOutput, CommMessage, Question,
-                       Returned, Failed
+                       Unasked, Returned, Failed
     kernel -> rank:    Look, Verdict, CommMessage, Answer, Leave
 
 `nbstate.log` adds Logged, `nbstate.trace` Traced; an inspector asks with Inspect and is told with
@@ -151,6 +151,13 @@ class Question:
     number: int
     prompt: str
     password: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unasked:
+    """The rank no longer waits for the answer to question `number`: it was interrupted."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

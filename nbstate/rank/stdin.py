@@ -6,14 +6,13 @@ import bdb
 import builtins
 import getpass
 import itertools
-import os
 import queue
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from nbstate.rank import capture, failure
-from nbstate.wire import Answer, Question
+from nbstate.wire import Answer, Question, Unasked
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -53,7 +52,6 @@ class Asker:
         self._numbers = itertools.count(1)
         self._answers: dict[int, queue.SimpleQueue[Answer]] = {}
         self._lock = threading.Lock()
-        self._pid = os.getpid()
 
     def input(self, prompt: object = "", /) -> str:
         """Stand in for the builtin."""
@@ -81,27 +79,34 @@ class Asker:
 
     def _ask(self, prompt: str, *, password: bool) -> str:
         asks = f"{'getpass' if password else 'input'}({prompt!r})"
-        if os.getpid() != self._pid:
+        if self._channel.inherited:
             _refuse(asks, "a process that a rank has started cannot ask")
         capture.flush()
         with self._lock:
             number = next(self._numbers)
-            answers = self._answers[number] = queue.SimpleQueue()
         try:
-            self._channel.send(Question(number, prompt, password))
-            answer = answers.get()
+            answer = self._answer_to(Question(number, prompt, password))
         except KeyboardInterrupt:
             # A debugger takes an interrupt at its prompt for "go on", and the rank would not stop.
             if _in_debugger(sys._getframe(1)):
                 raise bdb.BdbQuit from None
             raise
-        finally:
-            del self._answers[number]
         if answer.kind == "eof":
             _refuse(asks, answer.text)
         if answer.kind == "interrupt":
             raise KeyboardInterrupt(answer.text)
         return answer.text
+
+    def _answer_to(self, question: Question) -> Answer:
+        answers = self._answers[question.number] = queue.SimpleQueue()
+        try:
+            self._channel.send(question)
+            return answers.get()
+        except BaseException:  # an interrupt, or what a signal handler of the user's raises
+            self._channel.send(Unasked(question.number))
+            raise
+        finally:
+            del self._answers[question.number]
 
 
 def _no_debugger(*_: Any, **__: Any) -> NoReturn:

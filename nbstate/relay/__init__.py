@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nbstate.relay.questions import Questions
 from nbstate.relay.widgets import Widgets
-from nbstate.wire import CommMessage, Question
+from nbstate.wire import CommMessage, Question, Unasked
 
 if TYPE_CHECKING:
     from nbstate.job import Job
@@ -37,4 +37,6 @@ class Relay:
     def __init__(self, job: Job, place: Place, *, live: bool) -> None:
         self.widgets = Widgets(job.tell, place if live else None)
         job.handlers[CommMessage] = self.widgets.take
-        job.handlers[Question] = Questions(job, place).ask
+        questions = Questions(job, place)
+        job.handlers[Question] = questions.ask
+        job.handlers[Unasked] = questions.withdraw

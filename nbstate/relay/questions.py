@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from nbstate.job import Job
     from nbstate.job.ranks import Rank
     from nbstate.view.publish import Place
+    from nbstate.wire import Unasked
 
 GLANCE = 50
 """Milliseconds between two looks at whether a question still matters."""
@@ -20,22 +21,26 @@ _one_prompt = threading.Lock()  # the kernel has one channel for answers, whiche
 
 
 class Questions:
-    """Asks what the ranks of one job want to know; a question that has lost its rank is dropped."""
+    """Asks what the ranks of one job want to know; a question that nobody waits for is dropped."""
 
     def __init__(self, job: Job, place: Place) -> None:
         self._job = job
         self._place = place
         self._asked: queue.SimpleQueue[tuple[Rank, Question]] = queue.SimpleQueue()
-        self._newest: dict[int, int] = {}
+        self._open: set[tuple[int | None, int]] = set()  # by process: a new one counts from 1 again
         self._thread: threading.Thread | None = None
 
     def ask(self, rank: Rank, question: Question) -> None:
         """Queue a question; its answer is sent to the rank."""
-        self._newest[rank.index] = question.number
+        self._open.add((rank.pid, question.number))
         self._asked.put((rank, question))
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="nbstate-ask", daemon=True)
             self._thread.start()
+
+    def withdraw(self, rank: Rank, message: Unasked) -> None:
+        """Ask a question no longer."""
+        self._open.discard((rank.pid, message.number))
 
     def _serve(self) -> None:
         while not self._job.done:
@@ -44,11 +49,11 @@ class Questions:
             except queue.Empty:
                 continue
             self._job.tell(rank.index, self._answer(rank, question))
+            self._open.discard((rank.pid, question.number))
 
     def _matters(self, rank: Rank, question: Question) -> bool:
-        # A rank asks one question at a time: a newer one means that the older was interrupted.
         running = self._job.state == "running" and rank.state in ("starting", "running")
-        return running and self._newest[rank.index] == question.number
+        return running and (rank.pid, question.number) in self._open
 
     def _answer(self, rank: Rank, question: Question) -> Answer:
         tag = f"rank {rank.index} " if self._job.world_size > 1 else ""
@@ -62,7 +67,7 @@ class Questions:
                     glance=GLANCE,
                 )
         except EOFError as error:
-            return Answer(question.number, "eof", str(error) or "the input was ended")
+            return Answer(question.number, "eof", str(error))
         if text is None:  # a debugger that has caught the interrupt leaves when its input ends
             return Answer(question.number, "eof", "the run is being stopped")
         return Answer(question.number, "text", text)

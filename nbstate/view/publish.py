@@ -6,10 +6,12 @@ fixed once, in the cell itself, and every later message carries that cell's requ
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
-import getpass
+import select
 import sys
+import termios
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -17,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from nbstate.environment import answers_questions, running_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NOBODY = "nobody is here to answer; pass the value as an argument of the function"
+ENDED = "the input was ended"
 
 Bundle = dict[str, Any]
 
@@ -46,7 +49,20 @@ class Place(Protocol):
     def ask(
         self, prompt: str, *, password: bool, still: Callable[[], bool], glance: int
     ) -> str | None:
-        """Return the line that a person types; None when it is no longer wanted."""
+        """Return the line that a person types, or None once the question is moot.
+
+        Parameters
+        ----------
+        still
+            Tells whether the answer still matters.
+        glance
+            Milliseconds between two such looks.
+
+        Raises
+        ------
+        EOFError
+            The person ended the input, or there is none.
+        """
 
 
 class Stream:
@@ -74,16 +90,20 @@ class Stream:
     def ask(
         self, prompt: str, *, password: bool, still: Callable[[], bool], glance: int
     ) -> str | None:
-        """Ask in the terminal.
-
-        Raises
-        ------
-        EOFError
-            There is none, or the input was ended.
-        """
-        if sys.stdin is None or not sys.stdin.isatty():
+        """Ask in the terminal."""
+        keyboard = sys.stdin
+        if keyboard is None or not keyboard.isatty():
             raise EOFError(NOBODY)
-        return getpass.getpass(prompt) if password else input(prompt)
+        if not still():
+            return None
+        # Not input() nor getpass(): they cannot be given up, and would take what is typed next.
+        with _unseen(keyboard) if password else contextlib.nullcontext():
+            self.write("stdout", prompt)
+            while still():
+                if select.select([keyboard], [], [], glance / 1000)[0]:
+                    return _line_of(keyboard)
+        self.write("stdout", "\n")
+        return None
 
 
 class Cell:
@@ -144,22 +164,11 @@ class Cell:
     def ask(
         self, prompt: str, *, password: bool, still: Callable[[], bool], glance: int
     ) -> str | None:
-        """Ask in the notebook and return the line typed, or None once the question is moot.
-
-        Parameters
-        ----------
-        still
-            Tells whether the answer still matters.
-        glance
-            Milliseconds between two such looks.
-
-        Raises
-        ------
-        EOFError
-            The person ended the input, or there is none.
-        """
+        """Ask in the notebook."""
         if not self.watched:
             raise EOFError(NOBODY)
+        if not still():
+            return None
         # Not kernel.raw_input(): that asks in whatever cell runs now, and cannot be given up.
         socket, session = self._kernel.stdin_socket, self._kernel.session
         while socket.poll(0):
@@ -171,7 +180,7 @@ class Cell:
                 _, reply = session.recv(socket)
                 text = str(reply["content"].get("value", "")) if reply else ""
                 if text == "\x04":
-                    raise EOFError("the input was ended")
+                    raise EOFError(ENDED)
                 return text
         return None
 
@@ -220,6 +229,25 @@ def this_place() -> Place:
     sys.stdout.flush()
     sys.stderr.flush()
     return Stream()
+
+
+def _line_of(keyboard: TextIO) -> str:
+    line = keyboard.readline()
+    if not line:
+        raise EOFError(ENDED)
+    return line.removesuffix("\n")
+
+
+@contextlib.contextmanager
+def _unseen(keyboard: TextIO) -> Iterator[None]:
+    """What is typed is not shown, but for the end of the line."""
+    before = termios.tcgetattr(keyboard)
+    hidden = [*before[:3], before[3] & ~termios.ECHO | termios.ECHONL, *before[4:]]
+    termios.tcsetattr(keyboard, termios.TCSAFLUSH, hidden)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def _wait_for(event: threading.Event, thread: threading.Thread) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SETUP = """
-import getpass, os, pdb, time
+import getpass, os, pathlib, pdb, time
 old_getpass = getpass.getpass
 from nbstate import launch, notebook_launcher
 """
@@ -166,6 +166,61 @@ def test_an_interrupt_gives_up_an_open_question(watched: Kernel) -> None:
     assert cell.error.ename == "KeyboardInterrupt"
     again = watched.run('input("still? ")', answers=["yes"])
     assert again.result == "'yes'"
+
+
+def test_a_question_that_a_session_gave_up_makes_room_for_others(watched: Kernel) -> None:
+    watched.run("%load_ext nbstate")
+    watched.run("session = nbstate.Session(2, start_method=launch.keywords['start_method'])")
+    cell = watched.start("%%ranks 0\ninput('first? ')")
+    watched.read_until(lambda: bool(cell.prompts))
+    watched.interrupt()
+    watched.wait(cell)
+    assert cell.error is not None
+    assert "interrupted; the ranks keep their variables" in cell.error.evalue
+    cell = watched.run("session.run(lambda: input('second? '), ranks=1)[0]", answers=["yes"])
+    assert cell.prompts == ["rank 1 second? "]
+    assert cell.result == "'yes'"
+    watched.run("session.close()")
+    assert watched.run('input("third? ")', answers=["no"]).result == "'no'"
+
+
+def test_a_rank_that_goes_on_after_an_interrupt_asks_no_longer(watched: Kernel) -> None:
+    cell = watched.start(
+        """
+        def train():
+            answered = pathlib.Path("answered")
+            try:
+                input("now? ") if os.environ["RANK"] == "0" else time.sleep(600)
+            except KeyboardInterrupt:
+                pass
+            if os.environ["RANK"] == "1":
+                answer = input("instead? ")
+                answered.touch()
+                return answer
+            while not answered.exists():
+                time.sleep(0.01)
+        job = launch(train, num_processes=2)
+        """
+    )
+    watched.read_until(lambda: bool(cell.prompts))
+    cell._answers.append("yes")
+    assert watched.run("job.interrupt(); job.wait()").result == "RankResults([None, 'yes'])"
+    assert cell.prompts == ["rank 0 now? ", "rank 1 instead? "]
+
+
+def test_threads_of_a_rank_ask_one_after_the_other(watched: Kernel) -> None:
+    cell = watched.run(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        def train():
+            with ThreadPoolExecutor(2) as threads:
+                return list(threads.map(input, ["a? ", "b? "]))
+        notebook_launcher(train, num_processes=1, isolate=True)[0]
+        """,
+        answers=["first", "second"],
+    )
+    given = dict(zip(cell.prompts, ["first", "second"], strict=True))
+    assert cell.result == repr([given["a? "], given["b? "]])
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ class Channel:
 def undisturbed() -> Iterator[None]:
     """Hold an interrupt back until what is inside is done; whoever handles interrupts gets it then.
 
+    A lock is taken within it, not around it: the user's handler may draw, too.
+
     To block the signal would not do: it is blocked in one thread, another thread takes it, and
     Python has the handler run in the main one all the same. The others are never interrupted.
     """

@@ -75,7 +75,7 @@ class Publisher(DisplayPublisher):
         """Mark a place in the text, and send what stands there."""
         capture.flush()
         # Both or neither: at a mark without its message every reader waits.
-        with self._lock, undisturbed():
+        with undisturbed(), self._lock:
             number = next(self._numbers)
             os.write(self.marks, mark(number))
             self.channel.send(replace(message, number=number))

@@ -63,6 +63,7 @@ def test_an_interrupt_within_a_message_is_the_users_to_handle(hearer: Hearer) ->
 
     def mine(number: int, _frame: object) -> None:
         handled.append(number)
+        hearer.channel.send("handled")
         raise TimeoutError
 
     before = signal.signal(signal.SIGINT, mine)
@@ -74,7 +75,7 @@ def test_an_interrupt_within_a_message_is_the_users_to_handle(hearer: Hearer) ->
         signal.signal(signal.SIGINT, before)
     hearer.close()
     hearer.join()
-    assert hearer.heard == [BIG]
+    assert hearer.heard == [BIG, "handled"]
     assert handled == [signal.SIGINT]
 
 
@@ -98,3 +99,31 @@ def test_a_loop_that_draws_can_be_interrupted_again_and_again(kernel: Kernel) ->
         assert "interrupted; the ranks keep their variables" in cell.error.evalue
     assert kernel.run("%%ranks\nlen(bundle)").stdout == "[0-1] 2\n"
     kernel.run("session.close()")
+
+
+def test_a_handler_of_the_users_that_draws_meets_no_drawing_half_done(kernel: Kernel) -> None:
+    cell = kernel.run("""
+        import os, signal, threading
+        from IPython.display import display
+        from nbstate import notebook_launcher
+        def train():
+            drawn, handled = threading.Event(), threading.Event()
+            def handler(*_):
+                display({"text/plain": "handled"}, raw=True)
+                handled.set()
+            def press():
+                while not drawn.is_set():
+                    handled.clear()
+                    os.kill(os.getpid(), signal.SIGINT)
+                    handled.wait()
+            signal.signal(signal.SIGINT, handler)
+            presses = threading.Thread(target=press)
+            presses.start()
+            for _ in range(50):
+                display({"text/plain": "", "image/svg+xml": "x" * 100_000}, raw=True)
+            drawn.set()
+            presses.join()
+            return "drawn"
+        list(notebook_launcher(train, num_processes=1, isolate=True, view="silent"))
+    """)
+    assert cell.result == "['drawn']"

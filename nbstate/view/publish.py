@@ -43,7 +43,14 @@ class Place(Protocol):
     def flush(self) -> None:
         """Return once everything is on its way to the user."""
 
-    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+    def show(
+        self,
+        bundle: Bundle,
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+        metadata: Bundle | None = None,
+    ) -> None:
         """Show a mime bundle, or put it in the place of the one with this id."""
 
     def ask(
@@ -83,7 +90,14 @@ class Stream:
     def flush(self) -> None:
         """Nothing waits here: `write` has flushed."""
 
-    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+    def show(
+        self,
+        bundle: Bundle,
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+        metadata: Bundle | None = None,
+    ) -> None:
         """Write the bundle's plain text."""
         self.write("stdout", bundle.get("text/plain", "") + "\n")
 
@@ -137,12 +151,19 @@ class Cell:
         """Send a stream message."""
         self._send("stream", {"name": stream, "text": text})
 
-    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+    def show(
+        self,
+        bundle: Bundle,
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+        metadata: Bundle | None = None,
+    ) -> None:
         """Send `display_data`, or `update_display_data` with `update`."""
         transient = {"display_id": display_id} if display_id else {}
         self._send(
             "update_display_data" if update else "display_data",
-            {"data": bundle, "metadata": {}, "transient": transient},
+            {"data": bundle, "metadata": metadata or {}, "transient": transient},
         )
 
     def send_comm(

@@ -64,9 +64,16 @@ class CurrentPlace:
         """Return once everything is on its way to the user."""
         self.place.flush()
 
-    def show(self, bundle: Bundle, display_id: str | None = None, *, update: bool = False) -> None:
+    def show(
+        self,
+        bundle: Bundle,
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+        metadata: Bundle | None = None,
+    ) -> None:
         """Show a mime bundle."""
-        self.place.show(bundle, display_id, update=update)
+        self.place.show(bundle, display_id, update=update, metadata=metadata)
 
     def send_comm(self, *message: Any) -> None:
         """Send a message of a comm, where somebody sees widgets."""
@@ -227,12 +234,13 @@ class Drawn:
 
     prefix: str
     data: Bundle
+    metadata: Bundle
 
     def show(self, place: Place) -> None:
         """Show it below a line that says whose it is."""
         if self.prefix:
             place.write("stdout", f"{self.prefix}\n")
-        place.show(self.data)
+        place.show(self.data, metadata=self.metadata)
 
 
 def composed(errand: Errand, place: Place, seen: Seen) -> list[Text | Drawn]:
@@ -290,7 +298,7 @@ def _by_rank(sheets: dict[int, Sheet], *, alone: bool) -> Iterator[Text | Drawn]
             yield Text("stdout", f"{prefix} ... {sheet.dropped:,} lines are only in the log\n")
         for block in sheet.blocks():
             if isinstance(block, Drawing) and is_rich(block.data):
-                yield Drawn(prefix, block.data)
+                yield Drawn(prefix, block.data, block.metadata)
             else:
                 yield Text("stdout", _prefixed(block, prefix))
 
@@ -305,7 +313,9 @@ def _prefixed(block: Block, prefix: str) -> str:
 
 def _key(blocks: Sequence[Block]) -> str:
     told = [
-        block.data if isinstance(block, Drawing) else [line.ansi() for line in block]
+        (block.data, block.metadata)
+        if isinstance(block, Drawing)
+        else [line.ansi() for line in block]
         for block in blocks
     ]
     return json.dumps(told, sort_keys=True, default=repr)

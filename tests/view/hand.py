@@ -91,7 +91,12 @@ class Paper:
         """What is written is there."""
 
     def show(
-        self, bundle: dict[str, str], display_id: str | None = None, *, update: bool = False
+        self,
+        bundle: dict[str, str],
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+        metadata: dict[str, str] | None = None,
     ) -> None:
         self.bundles.append(bundle)
 

@@ -88,6 +88,21 @@ slider
     ).stdout == ("[0-1] 7\n")
 
 
+@pytest.mark.parametrize("wait", ["", "time.sleep(0.5)"], ids=["quick", "long"])
+def test_a_drawing_keeps_its_metadata(watched: Kernel, wait: str) -> None:
+    cell = watched.run(f"""%%ranks
+import time
+from IPython.display import Image, display
+display(Image(b"\\x89PNG", width=32))
+display({{"text/html": "<b>1</b>"}}, raw=True, metadata={{"isolated": True}})
+{wait}
+""")
+    assert cell.error is None, cell.error
+    shown = [message for message in cell.contents("display_data") if WIDGET not in message["data"]]
+    told = [message["metadata"] for message in shown if "<pre" not in str(message["data"])]
+    assert told == [{"image/png": {"width": 32}}, {"isolated": True}]
+
+
 @pytest.mark.parametrize(
     "start", [pytest.param("", id="shown"), pytest.param("%%capture told\n", id="captured")]
 )

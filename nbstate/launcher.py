@@ -18,7 +18,7 @@ from nbstate.mistakes import told_at_the_call, told_without_us
 from nbstate.options import LaunchOptions
 from nbstate.rank.call import Call
 from nbstate.results import RankResults
-from nbstate.start import limits, xla
+from nbstate.start import limits
 from nbstate.start.choice import choose_start
 from nbstate.start.nodes import OneNode
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nbstate.start.nodes import Nodes
 
 _ALONE = "No accelerator here: one process, in the kernel. num_processes=2 asks for two."
+_APART = "{}: the one process is a rank of its own; the kernel gets what it returns or writes back"
 
 
 def notebook_launcher(
@@ -58,8 +59,9 @@ def notebook_launcher(
         Its positional arguments, as a tuple or list.
     num_processes
         How many ranks. None: one per accelerator; without one, a single process. With 1 the
-        function runs in the kernel itself, so that what it trains stays there (but not on a TPU,
-        which the kernel would keep for itself).
+        function runs in the kernel itself, so that what it trains stays there: unless `isolate`
+        says otherwise, or an option that only a rank can have, or on a TPU, which the kernel would
+        keep for itself.
     mixed_precision, use_port, master_addr, node_rank, num_nodes
         See `LaunchOptions`, which documents every option. The positional order is that of
         Accelerate's function of the same name.
@@ -86,8 +88,8 @@ def notebook_launcher(
 
     Notes
     -----
-    Ranks start with the kernel's random state, equal on all of them; ``seed`` changes that. With
-    one process an exception of the function arrives as it is.
+    Ranks start with the kernel's random state, equal on all of them; ``seed`` changes that. An
+    exception of a function that runs in the kernel arrives as it is.
 
     Examples
     --------
@@ -199,9 +201,10 @@ def _run(
         _check_call(function, args, named)
         plan.check_not_in_a_rank()
         ranks = plan.count_ranks(num_processes, options)
-    alone = ranks == 1 and not options.meets_others
-    in_the_kernel = alone and options.wait and not options.isolate
-    if in_the_kernel and not xla.needed(options):  # the kernel must never take the TPU
+        plan.check_devices(ranks, options)
+        _check_write_back(options)
+    for_the_kernel, apart = plan.suits_the_kernel(ranks, options), plan.needing_a_rank(options)
+    if for_the_kernel and not apart:
         if num_processes is None and devices.count() == 0:
             print(_ALONE)  # noqa: T201 - the opening line of the cell
         from nbstate import one_process
@@ -211,9 +214,9 @@ def _run(
     from nbstate import view  # before a job has opened anything: an import can fail
 
     with told_at_the_call():
-        plan.check_devices(ranks, options)
-        _check_write_back(options)
         job = _make(Call(function, args, named, options.write_back), ranks, options)
+    if for_the_kernel:
+        job.notes.append(_APART.format(" and ".join(apart)))
     _tell_of_untouched_modules(job, args, named, options)
     with job.interruptible():
         try:

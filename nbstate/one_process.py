@@ -23,10 +23,28 @@ def run(
     kwargs: Mapping[str, Any],
     options: LaunchOptions,
 ) -> RankResults:
-    """Call the function here, alone, and leave the kernel's environment and states as they were."""
-    with _environment(options), fresh_states("a launch with one process was over"):
-        seed(options.seed, 0)
+    """Call the function here, alone; leave the kernel's environment, states and seed alone."""
+    with (
+        _environment(options),
+        fresh_states("a launch with one process was over"),
+        _seeded(options.seed),
+    ):
         return RankResults([call(function, args, kwargs)])
+
+
+@contextmanager
+def _seeded(chosen: int | tuple[str, int] | None) -> Iterator[None]:
+    if chosen is None:  # it draws from the kernel's generators, as any cell does
+        yield
+        return
+    from nbstate.train.randomness import random_state, set_random_state
+
+    before = random_state()
+    try:
+        seed(chosen, 0)
+        yield
+    finally:
+        set_random_state(before)
 
 
 @contextmanager

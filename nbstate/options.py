@@ -90,7 +90,9 @@ class LaunchOptions:
         Folder for the whole output of each rank. None: a temporary folder that only this user can
         read; those of the last ten runs are kept until the kernel ends.
     isolate
-        With one process: run it in a rank of its own instead of in the kernel.
+        With one process: run it in a rank of its own instead of in the kernel. `devices`,
+        `backend`, `threads_per_rank`, `timeout`, `max_restarts`, `trace` and `log_dir` are for
+        ranks, so that each of them does this too.
     cluster
         Refused: launches on a Ray cluster are not built yet.
     trace

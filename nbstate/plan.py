@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 
 from nbstate import devices
 from nbstate.rank import bootstrap
+from nbstate.start import xla
 
 if TYPE_CHECKING:
     from nbstate.options import LaunchOptions
+
+# What a function cannot have in the kernel. Options that only say how ranks are treated, such as
+# `grace`, do not ask for one.
+_NEED_A_RANK = (
+    *("devices", "backend", "threads_per_rank"),
+    *("timeout", "max_restarts", "trace", "log_dir"),
+)
 
 
 def check_not_in_a_rank() -> None:
@@ -44,6 +52,19 @@ def count_ranks(num_processes: object, options: LaunchOptions) -> int:
     if num_processes < 1:
         raise ValueError(hint)
     return num_processes
+
+
+def suits_the_kernel(ranks: int, options: LaunchOptions) -> bool:
+    """Tell whether one process is meant that can be the kernel, where what it trains stays."""
+    alone = ranks == 1 and not options.meets_others
+    wanted_here = options.wait and not options.isolate
+    return alone and wanted_here and not xla.needed(options)  # the kernel must never take the TPU
+
+
+def needing_a_rank(options: LaunchOptions) -> list[str]:
+    """Return which of the chosen options only a rank of its own can have."""
+    defaults = type(options)
+    return [name for name in _NEED_A_RANK if getattr(options, name) != getattr(defaults, name)]
 
 
 def check_devices(ranks: int, options: LaunchOptions) -> None:

@@ -177,3 +177,11 @@ def test_chosen_devices_are_all_that_a_rank_sees(cuda):
         told, os.environ.get("CUDA_VISIBLE_DEVICES") == before
     """)
     assert result(cell) == ([("1", 1), ("0", 1)], True)
+
+
+def test_a_single_chosen_device_is_all_that_the_one_rank_sees(cuda):
+    cell = cuda.run(f"""
+        def see(): return os.environ["CUDA_VISIBLE_DEVICES"], torch.cuda.device_count()
+        list(notebook_launcher(see, (), devices=[{COUNT - 1}])), torch.cuda.is_initialized()
+    """)
+    assert result(cell) == ([(str(COUNT - 1), 1)], False)

@@ -73,6 +73,8 @@ CASES = [
     (lambda: notebook_launcher(train, (1,), 2, seed="0"), ValueError, "seed='0'"),
     (lambda: notebook_launcher(train, (1,), 2, devices="0,1"), TypeError, "devices='0,1'"),
     (lambda: notebook_launcher(train, (1,), 2, devices=[5]), ValueError, "devices=[5]"),
+    (lambda: notebook_launcher(train, (1,), devices=[99]), ValueError, "devices=[99]"),
+    (lambda: notebook_launcher(train, (1,), 1, write_back=3), TypeError, "write_back=3"),
     (lambda: notebook_launcher(train, (1,), 2, devices=[1, 1]), ValueError, "each device once"),
     (lambda: notebook_launcher(train, (1,), 2, write_back=(1,)), TypeError, "write_back=(1,)"),
     (lambda: notebook_launcher(train, (1,), 2, log_dir=3), TypeError, "log_dir=3"),

@@ -126,6 +126,21 @@ def test_random_state_is_the_kernels_unless_a_seed_is_given(shared_kernel):
     assert cell.result == "(True, True, True, True)"
 
 
+def test_a_seed_is_not_the_kernels_where_one_process_runs_in_it(shared_kernel):
+    cell = shared_kernel.run("""
+        import random, numpy as np, torch
+        from nbstate import notebook_launcher
+        def draw(): return np.random.rand(), torch.rand(1).item(), random.random()
+        def kernel_seeds(): np.random.seed(0); torch.manual_seed(0); random.seed(0)
+        kernel_seeds()
+        wanted = draw()
+        kernel_seeds()
+        first = notebook_launcher(draw, num_processes=1, seed=5)[0]
+        draw() == wanted, first == notebook_launcher(draw, num_processes=1, seed=5)[0] != wanted
+    """)
+    assert cell.result == "(True, True)"
+
+
 def test_a_state_of_the_kernel_is_its_own_before_and_after(shared_kernel):
     cell = shared_kernel.run("""
         from nbstate import PartialState, notebook_launcher

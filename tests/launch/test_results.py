@@ -294,6 +294,33 @@ def test_one_process_runs_in_the_kernel(shared_kernel):
     assert cell.result == "(True, [(1, 'bf16')], [2, 2], False)"
 
 
+def test_one_process_is_a_rank_where_an_option_is_for_ranks(shared_kernel, tmp_path):
+    cell = shared_kernel.run(f"""
+        import os, time, torch
+        from nbstate import RankTimeoutError, notebook_launcher
+        trained = torch.nn.Linear(1, 1)
+        def train(): return os.getpid(), torch.get_num_threads()
+        def ask(**options): return notebook_launcher(train, num_processes=1, **options)[0]
+        apart = [ask(**option)[0] != os.getpid() for option in (
+            dict(trace=True), dict(log_dir={str(tmp_path)!r}), dict(backend="gloo"),
+            dict(max_restarts=1), dict(timeout=60, write_back=[trained]),
+        )]
+        here = ask(view="plain", grace=2.0)[0] == os.getpid()
+        apart, here, ask(threads_per_rank=1)[1], os.path.exists("{tmp_path}/rank0.log")
+    """)
+    assert cell.result == "([True, True, True, True, True], True, 1, True)"
+    is_told = "the one process is a rank of its own; the kernel gets what it returns or writes back"
+    assert f"timeout: {is_told}\n" in cell.stdout
+    assert cell.stdout.count(is_told) == 6
+    late = shared_kernel.run("notebook_launcher(time.sleep, (600,), 1, timeout=0.1)")
+    assert late.error.ename == "RankTimeoutError"
+    again = shared_kernel.run("""
+        def fail(): raise OSError(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        notebook_launcher(fail, num_processes=1, max_restarts=1)
+    """)
+    assert again.error.evalue.startswith("rank 0 of 1: OSError: 1")
+
+
 def test_one_process_fails_with_the_functions_own_error_and_no_frame_between(shared_kernel):
     cell = shared_kernel.run("""
         from nbstate import notebook_launcher

@@ -4,7 +4,7 @@
     set up  streams, signals, environment, fresh states, threads, random state
     work    call the user's function
     report  a Returned or a Failed, then wait until every rank is done
-    leave   let the rank's own threads and exit hooks finish, exit; the process group ends with it
+    leave   let the rank's threads, exit hooks and processes finish, exit; its group ends with it
 
 A rank never returns from `live`: whatever happens it ends in `os._exit`, so that it cannot run the
 kernel's exit handlers or go on with the notebook's code.
@@ -277,11 +277,16 @@ def _leave() -> None:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    multiprocessing.util._run_finalizers()  # type: ignore[attr-defined] # of pools and semaphores
+    # Its own exit handler went with the kernel's: processes that are no daemons are waited for.
+    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
 
 
 def _lingering() -> tuple[str, ...]:
     """Name what the function left behind that keeps a process from ending."""
     here = threading.current_thread()
     threads = [t for t in threading.enumerate() if t is not here and not t.daemon]
-    return tuple(f"thread {thread.name!r}" for thread in threads)
+    processes = [child for child in multiprocessing.active_children() if not child.daemon]
+    return (
+        *(f"thread {thread.name!r}" for thread in threads),
+        *(f"process {process.name!r}" for process in processes),
+    )

@@ -115,16 +115,35 @@ def test_children_of_a_killed_rank_go_too(kernel):
 
 def test_what_a_function_leaves_running_does_not_keep_the_cell(kernel):
     cell = kernel.run("""
-        import atexit, threading, time
+        import atexit, multiprocessing, threading, time
         from nbstate import notebook_launcher
         def train():
+            multiprocessing.Process(target=time.sleep, args=(999,), name="saver").start()
             threading.Thread(target=time.sleep, args=(999,), name="logger").start()
             atexit.register(time.sleep, 999)
             return 1
         list(notebook_launcher(train, num_processes=2, grace=0.5))
     """)
     assert cell.result == "[1, 1]"
-    assert "rank 0: left running after it returned: thread 'logger'" in cell.stdout
+    assert "rank 0: left running after it returned: thread 'logger', process 'saver'" in cell.stdout
+    assert family_of(kernel) == []
+
+
+def test_a_process_that_a_function_has_started_may_finish(kernel):
+    kernel.run(SETUP)
+    cell = kernel.run("""
+        import multiprocessing
+        def save(path):
+            total = sum(range(5_000_000))     # longer than a rank takes to leave
+            open(path, "w").write(str(total))
+        def train():
+            multiprocessing.Process(target=save, args=(f"saved by {os.environ['RANK']}",)).start()
+            multiprocessing.Process(target=time.sleep, args=(600,), daemon=True).start()
+        notebook_launcher(train, num_processes=2, grace=60)
+        [open(f"saved by {rank}").read() for rank in range(2)]
+    """)
+    assert cell.result == "['12499997500000', '12499997500000']"
+    assert "left running" not in cell.stdout
     assert family_of(kernel) == []
 
 

@@ -211,15 +211,9 @@ def _call(setup: Setup) -> tuple[Returned | Failed, int | None]:
         task = setup.call.open()
         if task.prepare is not None:
             task.prepare()
-        value = call(task.function, task.args, task.kwargs)
+        value = _value_of(task)
         _hear_no_interrupt()
         weights = _weights(task.write_back) if setup.local_rank == 0 else ()
-    except SystemExit as error:
-        _hear_no_interrupt()
-        if failure.describe(error).exit_code == 0:  # a script that ends well says so this way
-            payload, _ = values.dump(None, "result")
-            return Returned(payload, (), lingering=_lingering()), None
-        return failure.describe(error), None
     except BaseException as error:
         _hear_no_interrupt()
         return failure.describe(error), None
@@ -229,6 +223,16 @@ def _call(setup: Setup) -> tuple[Returned | Failed, int | None]:
     except Exception as error:
         return replace(failure.describe(error), returned=True), None
     return Returned(payload, buffers, length, weights, _lingering()), descriptor
+
+
+def _value_of(task: Call) -> Any:
+    try:
+        return call(task.function, task.args, task.kwargs)
+    except SystemExit as error:
+        _hear_no_interrupt()
+        if failure.exit_code(error) == 0:  # a script that ends well says so this way
+            return None
+        raise
 
 
 def _hear_no_interrupt() -> None:

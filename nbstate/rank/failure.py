@@ -64,7 +64,7 @@ def describe(error: BaseException) -> Failed:
         collective=collective,
         interrupted=interrupted,
         peer_lost=_lost_its_peer(error, message, collective),
-        exit_code=_exit_code(error),
+        exit_code=exit_code(error),
         exception=_pickled(error),
     )
 
@@ -114,7 +114,7 @@ def _shorten(text: str, longest: int) -> str:
     return f"{text[:half]}\n... {len(text) - longest:,} characters left out ...\n{text[-half:]}"
 
 
-def _exit_code(error: BaseException) -> int | None:
+def exit_code(error: BaseException) -> int | None:
     """Return what the interpreter would exit with for a `SystemExit`, None for anything else."""
     if not isinstance(error, SystemExit):
         return None

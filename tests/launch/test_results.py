@@ -347,9 +347,17 @@ def test_weights_are_written_back_when_asked_and_a_copy_is_told_of_when_not(shar
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         both = lambda model, optimizer: train(model)
         notebook_launcher(both, (model, sgd), num_processes=2, write_back=(model,))
-        untouched, model.weight.tolist()
+        written = model.weight.tolist()
+        def script(model):
+            with torch.no_grad():
+                model.weight.fill_(8.0)
+            raise SystemExit
+        notebook_launcher(script, (model,), num_processes=2, write_back=(model,))
+        untouched, written, model.weight.tolist()
     """)
-    assert cell.result == "([[0.0, 0.0], [0.0, 0.0]], [[7.0, 7.0], [7.0, 7.0]])"
+    assert cell.result == (
+        "([[0.0, 0.0], [0.0, 0.0]], [[7.0, 7.0], [7.0, 7.0]], [[8.0, 8.0], [8.0, 8.0]])"
+    )
     notes = [line for line in cell.stdout.splitlines() if line.startswith("the kernel's own")]
     copies = "is as it was: the ranks trained copies"
     assert notes == [

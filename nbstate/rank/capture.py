@@ -50,7 +50,7 @@ def flush() -> None:
         try:
             if stream is not None:
                 stream.flush()
-        except (ValueError, OSError):  # closed or replaced by the user: nothing of ours is in it
+        except Exception:  # closed or replaced by the user: nothing of ours is in it
             pass
 
 

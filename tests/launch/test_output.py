@@ -42,6 +42,22 @@ def test_text_from_python_c_and_child_programs(shared_kernel):
     assert cell.result.endswith("'to stderr\\n')")
 
 
+def test_a_stream_of_the_functions_own_may_have_nothing_but_write(shared_kernel):
+    shared_kernel.run(SETUP)
+    cell = shared_kernel.run("""
+        class Tee:
+            def __init__(self, stream): self.stream = stream
+            def write(self, text): self.stream.write(f"teed {text}")
+        def train():
+            sys.stdout = Tee(sys.stdout)
+            print("a line")
+            return 1
+        list(notebook_launcher(train, num_processes=2))
+    """)
+    assert cell.result == "[1, 1]"
+    assert "teed a line" in cell.stdout
+
+
 def test_lines_of_two_ranks_are_never_mixed(shared_kernel):
     shared_kernel.run(SETUP)
     cell = shared_kernel.run("""

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from nbstate.rank.channel import Channel
 from nbstate.wire import Failed, Leave, Returned, Started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from multiprocessing.connection import Connection
 
     from nbstate.rank.call import Call, Parcel, Surroundings
@@ -259,7 +260,8 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     """
     value = function(*args, **kwargs)
     if inspect.iscoroutine(value):
-        value = asyncio.run(value)
+        with _no_loop_running():
+            value = asyncio.run(value)
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
         name = getattr(function, "__name__", "the function")
         raise values.UnpicklableError(
@@ -267,6 +269,29 @@ def call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
             f"return list({name}(...)) instead"
         )
     return value
+
+
+@contextmanager
+def _no_loop_running() -> Iterator[None]:
+    """Set the event loop of this thread aside: with one process a cell runs inside the kernel's.
+
+    Not in a thread of its own: no interrupt would reach a function that does not await.
+    """
+    loop = asyncio._get_running_loop()
+    if loop is None:
+        yield
+        return
+    task: Any = asyncio.current_task(loop)
+    try:
+        if task is not None:
+            asyncio._leave_task(loop, task)
+        asyncio._set_running_loop(None)
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        asyncio.set_event_loop(loop)  # `asyncio.run` has left none
+        if task is not None:
+            asyncio._enter_task(loop, task)
 
 
 # -- leave

@@ -294,6 +294,29 @@ def test_one_process_runs_in_the_kernel(shared_kernel):
     assert cell.result == "(True, [(1, 'bf16')], [2, 2], False)"
 
 
+def test_one_process_awaits_a_coroutine_inside_the_kernels_loop(kernel):
+    cell = kernel.run("""
+        import asyncio, os, threading
+        from nbstate import notebook_launcher
+        async def later(x):
+            print("up", flush=True)
+            await asyncio.sleep(x)
+            return os.getpid(), threading.current_thread() is threading.main_thread()
+        loop = asyncio.get_running_loop()
+        found = notebook_launcher(later, (0,), num_processes=1)[0] == (os.getpid(), True)
+        await asyncio.sleep(0)
+        found, asyncio.get_running_loop() is loop is asyncio.get_event_loop()
+    """)
+    assert cell.result == "(True, True)"
+    cell = kernel.start("notebook_launcher(later, (600,), num_processes=1)")
+    kernel.read_until(lambda: "up" in cell.stdout)
+    kernel.interrupt()
+    kernel.wait(cell)
+    assert cell.error.ename == "KeyboardInterrupt"
+    cell = kernel.run("await asyncio.sleep(0); asyncio.get_running_loop() is loop")
+    assert cell.result == "True"
+
+
 def test_one_process_is_a_rank_where_an_option_is_for_ranks(shared_kernel, tmp_path):
     cell = shared_kernel.run(f"""
         import os, time, torch

@@ -43,6 +43,8 @@ _COLLECTIVES = tuple(
         "nbstate/rank/functional.py",
     )
 )
+# Wherever: the environment's, the user's own, or the system's below a virtual environment.
+_INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
 _WAITING = f"{_OURS}state{os.sep}waiting.py"
 _REDUCER = f"{_OURS}rank{os.sep}reducer.py"
 
@@ -264,12 +266,13 @@ def is_cell(filename: str) -> bool:
 def is_users(filename: str) -> bool:
     """Tell whether a source file is the user's own, not a library's."""
     generated = ("<frozen", "<eval_with_key>")  # the latter is what the compiler writes
-    return not (filename.startswith((*_libraries(), *generated)) or is_ours(filename))
+    known = filename.startswith((_standard_library(), *generated)) or is_ours(filename)
+    return not (known or _INSTALLED.search(filename))
 
 
 @functools.cache
-def _libraries() -> tuple[str, ...]:
-    return tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+def _standard_library() -> str:
+    return sysconfig.get_path("stdlib")
 
 
 def line_in_words(filename: str, line: int, name: str) -> str:

@@ -37,6 +37,23 @@ def test_the_rank_that_raised_is_named_not_the_one_that_lost_it(kernel_with_name
     assert lines[-1].startswith(f"rank {1 - failing}: lost its peer in barrier (Cell In[")
 
 
+def test_a_rank_is_at_the_users_line_wherever_the_library_below_is(kernel_with_names, tmp_path):
+    installed = tmp_path / ".local/lib/python3/site-packages"
+    installed.mkdir(parents=True)
+    (installed / "library.py").write_text("def fail(): raise ValueError('boom')\n")
+    kernel_with_names.run(f"sys.path.append({str(installed)!r})\nimport library")
+    cell = kernel_with_names.run("""
+        def train():
+            library.fail()
+        try:
+            notebook_launcher(train, num_processes=2)
+        except RankError as error:
+            print(error.failures[error.rank].where)
+    """)
+    assert "Cell In[" in cell.stdout
+    assert "line 2, in train: library.fail()" in cell.stdout
+
+
 def test_both_failures_are_listed_in_order_of_time(kernel_with_names):
     cell = kernel_with_names.run("""
         def train():

@@ -89,8 +89,16 @@ class Timeline:
         Its columns are rank, op (``step`` for a step), details, bytes, group, call (the number in
         its group; each cell of a session counts anew), where, start, end and late; times are in
         seconds, from the first of all on.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
         """
-        import pandas as pd
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("a timeline's table is a pandas frame: pip install pandas") from error
 
         return pd.DataFrame(
             [

@@ -34,6 +34,8 @@ def test_a_traced_job_has_a_timeline_that_names_who_was_late(kernel):
     assert "latest: rank 1, " in cell.result
     assert "in all_reduce" in cell.result
     assert "image/svg+xml" in cell.displays[0]["text/html"]
+    without = kernel.run("import sys; sys.modules['pandas'] = None; job.timeline().table()")
+    assert without.error.evalue == "a timeline's table is a pandas frame: pip install pandas"
     events = json.loads((kernel.cwd / "trace.json").read_text())["traceEvents"]
     assert_is_chrome_trace({"traceEvents": events})
     spans = [event for event in events if event["ph"] == "X"]

@@ -12,13 +12,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def groups(controller: str) -> list[Path]:
-    """Return the folders of the groups for a controller, such as ``memory``: its own, then wider.
-
-    Examples
-    --------
-    >>> groups("memory")[0]  # in a job of a batch system
-    PosixPath('/sys/fs/cgroup/system.slice/job_17')
-    """
+    """Return the folders of the groups for a controller, such as ``memory``: its own, then wider."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux

@@ -13,7 +13,8 @@ def eight_gpus(kernel, tmp_path):
         (tmp_path / f"machine/dev/nvidia{number}").touch()
     kernel.run(f"""
         import functools, os, pathlib
-        from nbstate import devices, launch, notebook_launcher
+        from nbstate import devices, notebook_launcher
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         machine = dict(root=pathlib.Path({str(tmp_path / "machine")!r}), builds=frozenset({{"cuda"}}))
         devices.Machine = functools.partial(devices.Machine, nvml=False, **machine)
         def visible():

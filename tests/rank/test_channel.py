@@ -42,11 +42,14 @@ class Hearer(threading.Thread):
 
 @pytest.fixture
 def hearer() -> Iterator[Hearer]:
+    # What a shell has started in the background ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     hearer = Hearer()
     hearer.start()
     yield hearer
     hearer.close()
     hearer.join()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupt_within_a_message_comes_after_it(hearer: Hearer) -> None:

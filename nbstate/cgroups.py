@@ -12,7 +12,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def groups(controller: str) -> list[Path]:
-    """Return the folders of the groups for a controller, such as ``memory``: its own, then wider."""
+    """Return the folders of the groups for a controller such as ``memory``, its own first."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux

@@ -316,20 +316,21 @@ def share(buffers: Sequence[pickle.PickleBuffer]) -> tuple[Buffers, int | None, 
     return tuple(placed), descriptor, end
 
 
-def map_shared(buffers: Buffers, descriptor: int | None, *, private: bool = False) -> list[Any]:
+def map_shared(buffers: Buffers, descriptor: int | None) -> list[Any]:
     """Return `buffers` with every `(offset, length)` mapped from the memory file.
 
-    `private`: what is written to a buffer stays in this process, and costs a copy of that page.
+    What is written to a buffer stays in this process, and costs a copy of that page: others have
+    the same file, and what is forked from here must have its own, as of all other memory.
     """
     if descriptor is None:
         return list(buffers)
-    whole = _mapped(descriptor, mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)
+    whole = _mapped(descriptor)
     return [
         whole[place[0] : sum(place)] if isinstance(place, tuple) else place for place in buffers
     ]
 
 
-def _mapped(descriptor: int, sharing: int) -> memoryview:
+def _mapped(descriptor: int) -> memoryview:
     """Map a file for as long as something refers to the result or a slice of it.
 
     Python's own mmap, before 3.13, keeps the file open for that long too, and there may be hundreds
@@ -337,7 +338,8 @@ def _mapped(descriptor: int, sharing: int) -> memoryview:
     file's, and the last mapping keeps them all.
     """
     length = os.fstat(descriptor).st_size
-    address = _libc.mmap(None, length, mmap.PROT_READ | mmap.PROT_WRITE, sharing, descriptor, 0)
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _libc.mmap(None, length, access, mmap.MAP_PRIVATE, descriptor, 0)
     if address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, f"{os.strerror(code)}: to map {length:,} bytes")

@@ -78,7 +78,7 @@ class Server:
     def _value_of(self, task: Task, descriptor: int | None) -> Any:
         try:
             self._busy = True
-            buffers = values.map_shared(task.buffers, descriptor, private=True)
+            buffers = values.map_shared(task.buffers, descriptor)
             function, args, kwargs = travel.load(task.payload, buffers)
             timing.begin_steps()
             trace.begin_task(task.number)

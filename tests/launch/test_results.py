@@ -396,3 +396,22 @@ def test_results_are_a_sequence_that_compares_with_lists():
     assert results != [2, 1]
     assert repr(results) == "RankResults([1, 2])"
     assert results[-1] == 2
+
+
+def test_ranks_do_not_write_into_what_an_earlier_launch_returned(shared_kernel):
+    cell = shared_kernel.run("""
+        import numpy as np, torch
+        from nbstate import PartialState, notebook_launcher
+        def make():
+            return torch.zeros(100_000), np.zeros(100_000)
+        first = notebook_launcher(make, num_processes=2, view="silent")[0]
+        def write():
+            state = PartialState()
+            for each in first:
+                each += 1 + state.process_index
+            state.wait_for_everyone()
+            return [each[7].item() for each in first]
+        written = list(notebook_launcher(write, num_processes=2, view="silent"))
+        written, [each[7].item() for each in first]
+    """)
+    assert cell.result == "([[1.0, 1.0], [2.0, 2.0]], [0.0, 0.0])"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from nbstate.rank.bootstrap import call, seed
+from nbstate.rank.call import random_states, set_random_states
 from nbstate.results import RankResults
 from nbstate.start.place import PLACE_VARIABLES
 from nbstate.state import fresh_states
@@ -37,14 +40,19 @@ def _seeded(chosen: int | tuple[str, int] | None) -> Iterator[None]:
     if chosen is None:  # it draws from the kernel's generators, as any cell does
         yield
         return
-    from nbstate.train.randomness import random_state, set_random_state
-
-    before = random_state()
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and not cuda.is_initialized():
+        cuda = None  # asking it would wake it
+    before, others = random.getstate(), random_states()
+    on_devices = None if cuda is None else cuda.get_rng_state_all()
     try:
         seed(chosen, 0)
         yield
     finally:
-        set_random_state(before)
+        random.setstate(before)
+        set_random_states(others)
+        if cuda is not None:
+            cuda.set_rng_state_all(on_devices)
 
 
 @contextmanager

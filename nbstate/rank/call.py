@@ -63,7 +63,7 @@ class Parcel:
 
     def open(self) -> Call:
         """Build the call in the rank's own process."""
-        buffers = values.map_shared(self.buffers, self.shared, private=True)
+        buffers = values.map_shared(self.buffers, self.shared)
         call: Call = travel.load(self.payload, buffers)
         return call
 
@@ -87,7 +87,7 @@ class Surroundings:
             dict(os.environ),
             # By value: a filter may be for warnings of a kind that the notebook defines.
             values.dump(list(warnings.filters), "warnings.filters")[0],
-            _random_states(),
+            random_states(),
             failure.cells_of_notebook(),
             notebook=kernel is not None,
             asks=answers_questions(kernel),
@@ -99,11 +99,12 @@ class Surroundings:
         os.environ.update(self.environment)
         warnings.filters[:] = travel.load(self.warning_filters, ())  # type: ignore[index] # a list in fact
         warnings._filters_mutated()  # type: ignore[attr-defined] # resets its cache
-        _set_random_states(self.random_states)
+        set_random_states(self.random_states)
         failure.learn_cells(self.cells)
 
 
-def _random_states() -> dict[str, Any]:
+def random_states() -> dict[str, Any]:
+    """Return the states of NumPy's and torch's generators, where these are loaded."""
     # Not Python's own: a forked child reseeds that, so no rank has the kernel's.
     states: dict[str, Any] = {}
     if "numpy" in sys.modules:
@@ -114,7 +115,8 @@ def _random_states() -> dict[str, Any]:
     return states
 
 
-def _set_random_states(states: Mapping[str, Any]) -> None:
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Set the generators as `random_states` found them."""
     if "numpy" in states:
         import numpy as np
 

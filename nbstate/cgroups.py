@@ -21,7 +21,7 @@ def groups(controller: str) -> list[Path]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
-            return _up_to(_ROOT / controllers, path)
+            return _up_to(_ROOT / controller, path)  # a link where several share a tree
         if not controllers:
             found = _up_to(_ROOT, path)
     return found

@@ -75,6 +75,9 @@ def check_devices(ranks: int, options: LaunchOptions) -> None:
     ValueError
         There are too few, or one that is asked for is not there.
     """
+    shared = options.cpu or options.oversubscribe
+    if options.devices is None and (shared or ranks == 1):
+        return
     there = devices.count()
     if options.devices is not None:
         if any(index >= there for index in options.devices):
@@ -82,7 +85,7 @@ def check_devices(ranks: int, options: LaunchOptions) -> None:
                 f"devices={options.devices!r}: this machine has {_accelerators(there)}"
             )
         there = len(options.devices)
-    if there and ranks > there and not (options.cpu or options.oversubscribe):
+    if there and ranks > there and not shared:
         raise ValueError(
             f"num_processes={ranks} with {_accelerators(there)}: ask for {there} at most, "
             "or pass oversubscribe=True (ranks share devices) or cpu=True"

@@ -107,7 +107,7 @@ def try_to_load(payload: bytes, buffers: Sequence[Any]) -> None:
 class _Trial(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        return _left_alone if found is cloudpickle.cloudpickle._class_setstate else found
+        return _left_alone if name == "_class_setstate" else found
 
 
 def _left_alone(kind: type, _state: object) -> type:

@@ -74,7 +74,8 @@ def _wrong_in(
     called = next(iter(there.values()))
     members = called.members or at_work
     # Whose C code holds the lock tells the name of its collective only.
-    same = [rank for rank, c in waiting.items() if c.name == called.name and not c.number]
+    alike = {rank: c for rank, c in waiting.items() if c.name == called.name}
+    same = [rank for rank, c in alike.items() if not (c.number and called.number)]
     absent = [rank for rank in members if rank in here and rank not in (*there, *same)]
     coming = [rank for rank in absent if rank in at_work]
     if coming:

@@ -231,8 +231,10 @@ class Errand:
 
     def _give_up(self) -> None:
         """The ranks are gone, and their loop has not told how: the session itself has failed."""
+        for rank in self.pending:
+            self._settle(self.parts[rank], "failed")
         raise RuntimeError(
-            "this session has broken down, and its ranks are gone: open a new one"
+            "this session has broken down, and its ranks are gone: session.refork() starts others"
         ) from self.job.broken
 
     # -- told by the job's loop

@@ -10,6 +10,7 @@ import argparse
 import re
 import shlex
 import statistics
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +27,7 @@ from nbstate.view.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nbstate.job.ranks import Rank
     from nbstate.results import RankResults
     from nbstate.session import Session
 
@@ -41,7 +43,7 @@ class RankMagics(Magics):
         super().__init__(shell)
         self._user = shell
         self.automatic = False
-        self._running = 0
+        self._cells = threading.local()  # a subshell is a thread, and runs cells of its own
 
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> object:
@@ -105,13 +107,17 @@ class RankMagics(Magics):
 
     # -- cells before they are parsed
 
-    def cell_begins(self) -> None:
-        """Count cells that run: one may run others."""
-        self._running += 1
+    @property
+    def _running(self) -> int:
+        return getattr(self._cells, "running", 0)
 
-    def cell_ends(self) -> None:
+    def cell_begins(self, _info: object) -> None:
+        """Count cells that run: one may run others."""
+        self._cells.running = self._running + 1
+
+    def cell_ends(self, _result: object) -> None:
         """A cell is over, perhaps one whose beginning nobody counted."""
-        self._running = max(0, self._running - 1)
+        self._cells.running = max(0, self._running - 1)
 
     def route(self, lines: list[str]) -> list[str]:
         """Send a cell to the ranks where `%autoranks` is on; `%%kernel` keeps it here."""
@@ -166,8 +172,9 @@ def register(shell: Any) -> None:
     magics = RankMagics(shell)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(magics.route)
-    shell.events.register("pre_execute", magics.cell_begins)
-    shell.events.register("post_execute", magics.cell_ends)
+    # Not pre_execute: callbacks of widgets are told of as well, and not of each one's end.
+    shell.events.register("pre_run_cell", magics.cell_begins)
+    shell.events.register("post_run_cell", magics.cell_ends)
     _complete_with(shell, magics)
 
 
@@ -259,14 +266,15 @@ def _time(seconds: float) -> str:
 
 def _status(session: Session) -> list[tuple[object, ...]]:
     return [
-        (rank.index, rank.pid, _state(rank), memory.in_words(rank.memory or 0))
+        (rank.index, rank.pid, _state(session, rank), memory.in_words(rank.memory or 0))
         for rank in session.ranks
     ]
 
 
-def _state(rank: Any) -> str:
+def _state(session: Session, rank: Rank) -> str:
     if rank.alive:
-        return rank.doing or "idle"
+        at_work = session.doing is not None and rank.index in session.doing.pending
+        return rank.doing if at_work and rank.doing else "idle"
     from nbstate.errors import end_in_words
 
     return end_in_words(rank.exitcode)

@@ -122,8 +122,10 @@ class Stage:
         if not errand.wait(QUICK):
             view = self._view(errand, place, quiet=quiet)
             view.start()
-            errand.wait()
-            view.join()
+            try:
+                errand.wait()
+            finally:
+                view.join()
             return
         if not quiet:
             for shown in composed(errand, place, self._seen):

@@ -150,6 +150,9 @@ def test_autoranks_runs_every_cell_on_the_ranks_but_those_for_the_kernel(two):
         cell = two.run("%%kernel\n'only_in_ranks' in globals()")
         assert cell.result == "False"
         assert "Wall time" in two.run("%%time\nrank").stdout
+        # What a widget's callback begins and, raising, does not end is no cell.
+        two.run("%%kernel\nget_ipython().events.trigger('pre_execute')")
+        assert two.run("rank").stdout == "[0] 0\n[1] 1\n"
     finally:
         two.run("%autoranks off")
     assert two.run("'only_in_ranks' in globals()").result == "False"

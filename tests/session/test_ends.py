@@ -219,6 +219,9 @@ def test_a_session_that_breaks_down_says_so(kernel):
     assert cell.error.evalue.startswith("this session has broken down, and its ranks are gone")
     assert "ZeroDivisionError" in cell.error.traceback
     assert kernel.left_running() == []
+    assert "'nbstate-view'" not in kernel.run("[t.name for t in threading.enumerate()]").result
+    cell = kernel.run("session.refork(); session.run(lambda: rank)")
+    assert cell.result == "RankResults([0, 1])"
 
 
 def test_ranks_go_with_their_kernel(kernel):

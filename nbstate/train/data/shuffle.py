@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,7 +88,9 @@ class Ordered:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(_drawing_from(self.order, self.sampler))
+        # Samplers may draw at any time until they are at their end.
+        with _drawing_from(self.order, self.sampler):
+            yield from self.sampler
 
 
 def within(sampler: Any) -> Iterator[Any]:
@@ -103,34 +106,24 @@ def innermost(loader: DataLoader[Any]) -> Any:
     return inner
 
 
-def _drawing_from(order: torch.Generator, sampler: Any) -> Any:
-    """The sampler, or its twin where it would draw from another generator."""
-    replaced: dict[str, Any] = {}
+@contextmanager
+def _drawing_from(order: torch.Generator, sampler: Any) -> Iterator[None]:
+    """Have a sampler, and those within it, draw from a generator, and then from their own again."""
+    drawing = [(each, each.generator) for each in within(sampler) if _draws(each)]
+    # Another iteration that is not over yet gives back the generator that it found.
+    borrowed = [(each, own) for each, own in drawing if own is not order]
+    for each, _ in borrowed:
+        each.generator = order
+    try:
+        yield
+    finally:
+        for each, own in borrowed:
+            each.generator = own
+
+
+def _draws(sampler: Any) -> bool:
     generator = getattr(sampler, "generator", sampler)
-    if generator is None or isinstance(generator, torch.Generator):
-        replaced["generator"] = order
-    inner = getattr(sampler, "sampler", None)
-    if inner is not None and (ordered := _drawing_from(order, inner)) is not inner:
-        replaced["sampler"] = ordered
-    return _twin(sampler, replaced) if replaced else sampler
-
-
-def _twin(sampler: Any, replaced: dict[str, Any]) -> Any:
-    """An object with the sampler's own attributes, not copies of them, but for those replaced.
-
-    With a copy all that a sampler changes in itself while it is iterated would be lost.
-    """
-
-    def attribute(name: str) -> property:
-        def change(_: Any, value: Any) -> None:
-            replaced[name] = value
-
-        return property(lambda _: replaced[name], change)
-
-    kind, attributes = type(sampler), {name: attribute(name) for name in replaced}
-    twin: Any = object.__new__(type(kind.__name__, (kind,), attributes))
-    twin.__dict__ = sampler.__dict__
-    return twin
+    return generator is None or isinstance(generator, torch.Generator)
 
 
 def _generator_of(loader: DataLoader[Any]) -> torch.Generator | None:

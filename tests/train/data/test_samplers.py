@@ -14,7 +14,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from nbstate import Accelerator, DataLoaderConfiguration, debug_launcher
+from nbstate import Accelerator, DataLoaderConfiguration, PartialState, debug_launcher
 from nbstate.state import reset_all
 
 
@@ -118,3 +118,49 @@ def test_what_a_sampler_counts_by_itself_goes_on():
     loader = Accelerator().prepare(DataLoader(range(4), 4, sampler=sampler))
     assert firsts(loader) == [[0] * 4, [1] * 4, [2] * 4]
     assert sampler.epochs == 3
+
+
+class FromAFile(Sampler):
+    """Draws while it is iterated; closes its index when it goes; its subclasses need a key."""
+
+    def __init_subclass__(cls, *, key):
+        cls.key = key
+
+    def __init__(self):
+        self.generator, self.index = None, list(range(32))
+
+    def __del__(self):
+        self.index.clear()
+
+    def __len__(self):
+        return 32
+
+    def __iter__(self):
+        left = self.index.copy()
+        while left:
+            yield left.pop(torch.randint(len(left), (), generator=self.generator))
+
+
+def test_ranks_agree_on_what_a_sampler_draws_in_the_middle_of_an_epoch():
+    def train():
+        torch.manual_seed(PartialState().process_index)
+        sampler = FromAFile()
+        loader = Accelerator().prepare(DataLoader(range(32), 2, sampler=sampler))
+        return torch.cat([batch for _ in range(3) for batch in loader]), sampler.generator
+
+    (some, generator), (others, _) = debug_launcher(train)
+    assert generator is None
+    for one, other in zip(some.split(16), others.split(16), strict=True):
+        assert sorted([*one, *other]) == list(range(32))
+    assert not torch.equal(some[:16], some[16:32])
+
+
+def test_a_sampler_has_its_own_generator_again_however_epochs_overlap():
+    sampler = FromAFile()
+    loader = Accelerator().prepare(DataLoader(range(32), 2, sampler=sampler))
+    first, second = iter(loader), iter(loader)
+    next(first), next(second)
+    assert sampler.generator is not None
+    del first
+    assert len(list(second)) == 15
+    assert sampler.generator is None

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
 
 from nbstate import (
     Accelerator,
     DataLoaderConfiguration,
     FullyShardedDataParallelPlugin,
+    RankError,
     debug_launcher,
 )
 from nbstate.state import reset_all
@@ -200,3 +202,22 @@ def test_a_prepared_optimizer_and_its_schedule_travel_and_are_copied():
         mine, theirs = list(model.parameters()), optimizer.param_groups[0]["params"]
         assert all(one is other for one, other in zip(mine, theirs, strict=True))
         assert len(optimizer.state_dict()["state"]) == len(mine)
+
+
+class Rows(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(8).view(2, 4))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dataset", [Rows(), torch.arange(8).view(2, 4)], ids=["stream", "indexed"])
+def test_whole_batches_are_cut_by_rank_0_only(dataset, workers):
+    def read(dispatch):
+        config = DataLoaderConfiguration(split_batches=True, dispatch_batches=dispatch)
+        loader = DataLoader(dataset, batch_size=None, num_workers=workers)
+        return [batch.tolist() for batch in Accelerator(dataloader_config=config).prepare(loader)]
+
+    assert list(debug_launcher(read, (True,))) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    with pytest.raises(RankError, match="whole batches.*add dispatch_batches=True"):
+        debug_launcher(read, (False,))
+    assert read(False) == [[0, 1, 2, 3], [4, 5, 6, 7]]

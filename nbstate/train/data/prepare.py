@@ -46,7 +46,8 @@ def prepare_data_loader(
     Raises
     ------
     ValueError
-        With ``split_batches`` the batch size must be a multiple of the number of ranks.
+        With ``split_batches`` the batch size must be a multiple of the number of ranks. A dataset
+        whose items are whole batches cannot be cut unless rank 0 reads it: iterating tells so.
     """
     config = config or DataLoaderConfiguration()
     if isinstance(loader, PreparedLoader):

@@ -56,6 +56,13 @@ class _Dealer:
             whole=self.whole,
         )
         for round_ in rounds:
+            if self.split and round_.facts.opaque and self.place.count > 1:
+                raise ValueError(
+                    "split_batches=True cuts each batch into a part for each rank, and this "
+                    "dataloader's dataset gives whole batches, which cannot be cut before they are "
+                    "read; add dispatch_batches=True, so that rank 0 reads and cuts them, or leave "
+                    "split_batches out, so that ranks get whole ones in turn"
+                )
             part = round_.parts[self.place.index]
             if part is not None:
                 yield part, round_.facts

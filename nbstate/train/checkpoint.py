@@ -183,8 +183,9 @@ class Checkpoints(Core):
     def load_state(self, input_dir: str | Path | None = None) -> Path:
         """Go on from a checkpoint: a collective. Prepare and register the same things before.
 
-        The number of ranks may differ. Ranks that the checkpoint has no random numbers for keep
-        theirs. Only load what you trust: reading it can run code.
+        The number of ranks may differ, and how models are laid out over them. Ranks that the
+        checkpoint has no random numbers for keep theirs. Only load what you trust: reading it can
+        run code.
 
         Prepared dataloaders go on by themselves, in the same order, after the last batch that was
         used. ``skip_first_batches(loader, number)`` instead, as in Accelerate's documentation,

@@ -19,8 +19,10 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
+    get_optimizer_state_dict,
     get_state_dict,
     set_model_state_dict,
+    set_optimizer_state_dict,
     set_state_dict,
 )
 
@@ -108,11 +110,6 @@ class Weights:
             What `save` returned.
         wanted : collection of int
             The numbers of the models to read, where each has a file of its own.
-
-        Raises
-        ------
-        ValueError
-            The optimizers' state was saved for whole models, and these are sharded.
         """
         if (directory / "sharded").exists():
             self._load_sharded(directory / "sharded")
@@ -153,14 +150,27 @@ class Weights:
                 set_model_state_dict(model, _read(directory, number), options=_FULL)
             else:
                 model.load_state_dict(_read(directory, number))
-        if self.optimizers and not self.plain:
-            raise ValueError(
-                f"{directory} holds the optimizers' state for whole models, and these are sharded; "
-                f"load it with the layout that it was saved with and save it with "
-                f"FullyShardedDataParallelPlugin(state_dict_type='full_state_dict')"
-            )
         for optimizer, state in zip(self.optimizers, kept, strict=True):
-            optimizer.load_state_dict(state)
+            if self.plain:
+                optimizer.load_state_dict(state)
+            else:
+                self._cut(state, optimizer)
+        if not self.plain:
+            self._forget_first_steps([bool(state["state"]) for state in kept])
+
+    def _cut(self, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+        """Give an optimizer of sharded models its parts of the state of one of whole models."""
+        # The state numbers parameters; torch cuts it by their names, which come in the same order.
+        named: Any = get_optimizer_state_dict(self._whole(), optimizer)["param_groups"]
+        names = [name for group in named for name in group["params"]]
+        whole: Any = {
+            "state": {names[number]: of_one for number, of_one in state["state"].items()},
+            "param_groups": [
+                {**group, "params": [names[number] for number in group["params"]]}
+                for group in state["param_groups"]
+            ],
+        }
+        self._set_whole(whole, optimizer)
 
     def _load_full(self, directory: Path) -> None:
         model = {
@@ -168,8 +178,10 @@ class Weights:
             for number in range(len(self.models))
             for name, value in _read(directory, number).items()
         }
-        optimizer = torch.load(directory / "optimizer.pt", weights_only=False)
-        self._set(model, optimizer, _FULL)
+        set_model_state_dict(self._whole(), model, options=_FULL)
+        state = torch.load(directory / "optimizer.pt", weights_only=False)
+        for optimizer in self.optimizers:
+            self._set_whole(state, optimizer)
 
     def _load_sharded(self, directory: Path) -> None:
         model, optimizer = get_state_dict(self._whole(), self.optimizers)
@@ -180,18 +192,21 @@ class Weights:
             state_dict_loader.load(
                 found, checkpoint_id=directory, no_dist=not dist.is_initialized()
             )
-        self._set(found["model"], found["optimizer"])
-
-    def _set(
-        self, model: dict[str, Any], optimizer: Any, options: StateDictOptions | None = None
-    ) -> None:
         set_state_dict(
             self._whole(),
             self.optimizers,
-            model_state_dict=model,
-            optim_state_dict=optimizer,
-            options=options,
+            model_state_dict=found["model"],
+            optim_state_dict=found["optimizer"],
         )
+
+    def _set_whole(self, state: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Give an optimizer its parts of whole tensors, named as their parameters."""
+        own: Any = get_optimizer_state_dict(self._whole(), optimizer)["state"]
+        kept = [value for of_one in own.values() for value in of_one.values()]
+        # torch fails where there is nothing to cut: plain SGD keeps nothing.
+        cut = any(isinstance(value, torch.Tensor) and value.dim() for value in kept)
+        options = _FULL if cut else None
+        set_optimizer_state_dict(self._whole(), optimizer, state, options=options)
 
     def _forget_first_steps(self, stepped: list[bool]) -> None:
         """Undo the empty step that torch has an optimizer take to learn what state it keeps."""

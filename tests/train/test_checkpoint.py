@@ -193,8 +193,26 @@ def test_files_are_named_as_documented(tmp_path):
             ),
             (2, dict),
         ),
+        (
+            (
+                1,
+                lambda: {
+                    "fsdp_plugin": FullyShardedDataParallelPlugin(state_dict_type="full_state_dict")
+                },
+            ),
+            (2, lambda: {"fsdp_plugin": FullyShardedDataParallelPlugin()}),
+        ),
+        ((2, dict), (2, lambda: {"fsdp_plugin": FullyShardedDataParallelPlugin()})),
     ],
-    ids=["ddp to one", "one to ddp", "fsdp to more", "hsdp to one", "full fsdp to ddp"],
+    ids=[
+        "ddp to one",
+        "one to ddp",
+        "fsdp to more",
+        "hsdp to one",
+        "full fsdp to ddp",
+        "fsdp of one to more",
+        "ddp to fsdp",
+    ],
 )
 def test_another_number_of_ranks_goes_on_from_a_checkpoint(saved, loaded, tmp_path):
     def save():
@@ -275,18 +293,6 @@ def test_saving_and_loading_say_what_is_missing(tmp_path):
     training.accelerator.register_for_checkpointing(Counter())
     with pytest.raises(ValueError, match="1 registered, not 2"):
         training.accelerator.load_state(tmp_path / "c")
-
-
-def test_sharded_optimizers_do_not_take_whole_state(tmp_path):
-    interrupted(tmp_path / "c", 2)
-
-    def load():
-        training = Training(fsdp_plugin=FullyShardedDataParallelPlugin())
-        with pytest.raises(ValueError, match="full_state_dict"):
-            training.accelerator.load_state(tmp_path / "c")
-        return True
-
-    assert all(debug_launcher(load))
 
 
 def test_saving_before_the_first_step_changes_nothing(tmp_path):

@@ -218,6 +218,6 @@ def test_whole_batches_are_cut_by_rank_0_only(dataset, workers):
         return [batch.tolist() for batch in Accelerator(dataloader_config=config).prepare(loader)]
 
     assert list(debug_launcher(read, (True,))) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
-    with pytest.raises(RankError, match="whole batches.*add dispatch_batches=True"):
+    with pytest.raises(RankError, match=r"whole batches.*add dispatch_batches=True"):
         debug_launcher(read, (False,))
     assert read(False) == [[0, 1, 2, 3], [4, 5, 6, 7]]

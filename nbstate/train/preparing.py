@@ -14,6 +14,7 @@ from nbstate.state import DistributedType
 from nbstate.train.compiling import compile_model
 from nbstate.train.core import Core
 from nbstate.train.data import PreparedLoader, prepare_data_loader
+from nbstate.train.data.prepare import Skipping
 from nbstate.train.engines import EngineDriven, initialize_deepspeed, initialize_megatron
 from nbstate.train.optimizer import AcceleratedOptimizer
 from nbstate.train.scheduler import AcceleratedScheduler
@@ -198,6 +199,12 @@ class Preparation(Core):
             return AcceleratedOptimizer(thing, self._accumulation, self.scaler)
         if isinstance(thing, LRScheduler):
             return self._scheduler(thing)
+        if isinstance(thing, Skipping):
+            raise TypeError(
+                "the batches of this dataloader are read one by one to skip some, so it cannot be "
+                "dealt out to ranks any more: prepare the dataloader first, and skip then, as in "
+                "skip_first_batches(accelerator.prepare(loader), 10)"
+            )
         if isinstance(thing, DataLoader):
             device = self.device if move else None
             return prepare_data_loader(

@@ -19,6 +19,7 @@ from nbstate import (
     FullyShardedDataParallelPlugin,
     RankError,
     debug_launcher,
+    skip_first_batches,
 )
 from nbstate.state import reset_all
 from tests.train.ranks import close, loader, loss_of, mlp, weights
@@ -221,3 +222,11 @@ def test_whole_batches_are_cut_by_rank_0_only(dataset, workers):
     with pytest.raises(RankError, match=r"whole batches.*add dispatch_batches=True"):
         debug_launcher(read, (False,))
     assert read(False) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_streams_are_prepared_before_batches_are_skipped():
+    accelerator, stream = Accelerator(), DataLoader(Rows(), batch_size=1)
+    with pytest.raises(TypeError, match=r"prepare the dataloader first, and skip then"):
+        accelerator.prepare(skip_first_batches(stream, 1))
+    (batch,) = skip_first_batches(accelerator.prepare(stream), 1)
+    assert batch.tolist() == [[4, 5, 6, 7]]

@@ -76,7 +76,7 @@ def skip_first_batches(dataloader: Iterable[Any], num_batches: int = 0) -> Itera
     ----------
     dataloader : DataLoader or prepared dataloader
         Left as it is. The samples of skipped batches are not read, but for streams and dataloaders
-        with an iteration of their own.
+        with an iteration of their own; these have to be prepared before, not after.
     num_batches : int
         How many of the rank's own batches to leave out.
 
@@ -93,15 +93,15 @@ def skip_first_batches(dataloader: Iterable[Any], num_batches: int = 0) -> Itera
         setup = dataclasses.replace(dataloader.setup, skip=skip)
         return type(dataloader)(dataloader.original, setup)
     if not _reads_by_index(dataloader):
-        return _Skipping(dataloader, num_batches)
+        return Skipping(dataloader, num_batches)
     if dataloader.batch_sampler is None:
-        sampler = _Skipping(dataloader.sampler, num_batches)
+        sampler = Skipping(dataloader.sampler, num_batches)
         return rebuilt(dataloader, dataloader.generator, sampler=sampler, batch_size=None)
-    batches = _Skipping(dataloader.batch_sampler, num_batches)
+    batches = Skipping(dataloader.batch_sampler, num_batches)
     return rebuilt(dataloader, dataloader.generator, batch_sampler=batches)
 
 
-class _Skipping:
+class Skipping:
     """A sampler, batch sampler or dataloader without its first items."""
 
     def __init__(self, sampler: Iterable[Any], skip: int) -> None:

@@ -144,8 +144,11 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self._stepped = overflowed is None or not overflowed.item()
 
     def _reduce_on_xla(self) -> None:
-        """Under XLA nothing reduces gradients in the backward pass, so it is done here."""
-        if not self._on_xla or self.gradient_state.is_xla_gradients_synced:
+        """Under XLA nothing reduces gradients in the backward pass, so it is done here.
+
+        GradientState is told, and not asked: it knows one answer for all optimizers.
+        """
+        if not self._on_xla:
             return
         for group in self.optimizer.param_groups:
             for param in group["params"]:

@@ -170,6 +170,34 @@ print(json.dumps(trained))
     assert told == {"first": 2.0, "second": 2.0}
 
 
+def test_clipping_reduces_the_gradients_of_each_optimizer(run):
+    told = run("""
+import threading, torch
+from nbstate import Accelerator
+torch_xla.opened.append("by the launcher of torch_xla")
+torch_xla.ordinals.update({"first": 0, "second": 1})
+torch_xla.device = lambda: torch.device("cpu")
+trained = {}
+def replica(name):
+    accelerator = Accelerator()
+    models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    for model in models:
+        torch.nn.init.zeros_(model.weight)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1.0) for model in models]
+    one, other, *optimizers = accelerator.prepare(*models, *optimizers)
+    inputs = torch.full((1, 1), 2.0 * accelerator.process_index)
+    accelerator.backward(-(one(inputs) + other(inputs)).sum())
+    accelerator.clip_grad_norm_([*one.parameters(), *other.parameters()], 100.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    trained[name] = [one.weight.item(), other.weight.item()]
+threads = [threading.Thread(target=replica, args=(n,), name=n) for n in ("first", "second")]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(json.dumps(trained))
+""")
+    assert told == {"first": [1.0, 1.0], "second": [1.0, 1.0]}
+
+
 def test_a_package_that_imports_torch_xla_does_not_turn_it_on(run):
     told = run(
         """

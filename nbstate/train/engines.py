@@ -109,13 +109,14 @@ class EngineDriven:
         The one that was given.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, driven: Any, engine: Any) -> None:
-        self.optimizer, self._driven, self._engine = optimizer, driven, engine
+    def __init__(self, optimizer: torch.optim.Optimizer, driven: Any) -> None:
+        self.optimizer, self._driven = optimizer, driven
 
     @property
     def step_was_skipped(self) -> bool:
         """Whether the engine left its last step out, because gradients overflowed."""
-        return not self._engine.was_step_applied()
+        # The engine's own `was_step_applied` is about the last batch, also within a window.
+        return bool(getattr(self._driven, "overflow", False))
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the engine has stepped in the backward pass."""

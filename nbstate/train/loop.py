@@ -18,7 +18,7 @@ from nbstate.train.compiling import forget_compiled
 from nbstate.train.control import release_memory
 from nbstate.train.core import Core
 from nbstate.train.data import skip_first_batches
-from nbstate.train.engines import clipped_norm, drive
+from nbstate.train.engines import EngineDriven, clipped_norm, drive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -53,8 +53,9 @@ class Loop(Core):
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether the scaler left out the last step of any optimizer: its gradients overflowed."""
-        return any(optimizer.step_was_skipped for optimizer in self._optimizers)
+        """Whether the last step of any optimizer was left out: its gradients overflowed."""
+        optimizers = self._optimizers or self._all(EngineDriven)
+        return any(optimizer.step_was_skipped for optimizer in optimizers)
 
     @contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:

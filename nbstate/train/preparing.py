@@ -258,4 +258,4 @@ class Preparation(Core):
         )
         self._remember(models[0], engine)
         for optimizer in optimizers:
-            self._remember(optimizer, EngineDriven(optimizer, driven, engine))
+            self._remember(optimizer, EngineDriven(optimizer, driven))

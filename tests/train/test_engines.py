@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 
@@ -50,7 +51,9 @@ class Engine(nn.Module):
         if self.ends_window:
             limit = self.gradient_clipping() or float("inf")
             self.norm = float(nn.utils.clip_grad_norm_(self.parameters(), limit))
-            self.optimizer.step()
+            self.optimizer.overflow = not math.isfinite(self.norm)
+            if not self.optimizer.overflow:
+                self.optimizer.step()
             self.optimizer.zero_grad()
 
     def gradient_clipping(self):
@@ -155,6 +158,19 @@ def test_deepspeed_scales_the_losses_of_fp16(config, fp16, bf16):
     engine, *_ = prepared(Accelerator("fp16", deepspeed_plugin=DeepSpeedPlugin(config)))
     assert engine.config["fp16"] == fp16
     assert engine.config.get("bf16") == bf16
+
+
+def test_a_step_that_the_engine_leaves_out_is_told():
+    accelerator = Accelerator(
+        "fp16", gradient_accumulation_steps=2, deepspeed_plugin=DeepSpeedPlugin()
+    )
+    engine, _, batches = prepared(accelerator)
+    told = []
+    for number, batch in enumerate(batches):
+        with accelerator.accumulate(engine):
+            accelerator.backward(loss_of(engine, batch) * (float("inf") if number == 3 else 1.0))
+        told.append(accelerator.optimizer_step_was_skipped)
+    assert told == [False, False, False, True, True, False]
 
 
 def test_fp16_without_scaling_is_refused():

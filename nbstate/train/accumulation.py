@@ -143,8 +143,9 @@ class Accumulation:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on within a saved window."""
-        self.position, self._batches = state["position"], state["batches"]
-        self._ended = state["ended"]
+        self.position, self._ended = state["position"], state["ended"]
+        # Checkpoints used not to hold them; most windows have as many batches as gradients.
+        self._batches = state.get("batches", self.position)
 
     def _ends_with(self, loader: Any) -> bool:
         """Whether the batch in hand is the last for any rank that takes part in exchanges."""

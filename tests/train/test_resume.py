@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from nbstate import Accelerator, DataLoaderConfiguration, debug_launcher
@@ -17,9 +18,9 @@ def fresh_states():
     reset_all("the test is over")
 
 
-def prepared(seedable=False):
+def prepared(seedable=False, window=1):
     config = DataLoaderConfiguration(use_seedable_sampler=seedable, data_seed=3)
-    accelerator = Accelerator(dataloader_config=config)
+    accelerator = Accelerator(dataloader_config=config, gradient_accumulation_steps=window)
     return accelerator, accelerator.prepare(DataLoader(range(16), 2, shuffle=True))
 
 
@@ -86,3 +87,25 @@ def test_a_checkpoint_saved_before_going_on_says_the_same(tmp_path):
     accelerator.load_state(tmp_path / "d")
     assert seen(loader) == wanted
     assert len(wanted) == 5
+
+
+def test_a_checkpoint_that_does_not_tell_a_windows_batches_goes_on_within_it(tmp_path):
+    def synced(accelerator, batches):
+        ends = []
+        for _ in batches:
+            with accelerator.accumulate():
+                ends.append(accelerator.sync_gradients)
+            yield ends
+
+    accelerator, loader = prepared(window=3)
+    for ends in itertools.islice(synced(accelerator, loader), 4):
+        if len(ends) == 4:
+            accelerator.save_state(tmp_path / "c")
+    # As they were saved before windows counted batches too.
+    training = torch.load(tmp_path / "c" / "training.pt", weights_only=False)
+    del training["accumulation"]["batches"]
+    torch.save(training, tmp_path / "c" / "training.pt")
+    reset_all("again")
+    accelerator, loader = prepared(window=3)
+    accelerator.load_state(tmp_path / "c")
+    assert list(synced(accelerator, loader))[-1] == [False, True, False, True]

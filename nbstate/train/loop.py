@@ -351,6 +351,8 @@ class Loop(Core):
         >>> model, optimizer = accelerator.free_memory(model, optimizer)
         """
         self._prepared.clear()
+        if self.scaler is not None:
+            self.scaler.optimizers.clear()
         count = len(objects)
         del objects
         release_memory()

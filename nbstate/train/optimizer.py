@@ -49,7 +49,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
         self.optimizer = optimizer
         self.scaler = scaler
         if scaler is not None:
-            scaler.optimizers += 1
+            scaler.optimizers.add(optimizer)
         self.step_was_skipped = False
         self._accumulation = accumulation
         self._stepped = self._finished = False
@@ -71,6 +71,7 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
             result = self.optimizer.step(closure)
         else:
             result = self.scaler.step(self.optimizer, closure)
+            self.scaler.note_step(self.optimizer)
         self.step_was_skipped = not self._stepped
         if self._on_xla:
             self.gradient_state.is_xla_gradients_synced = False
@@ -136,6 +137,8 @@ class AcceleratedOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        if self.scaler is not None:
+            self.scaler.optimizers.add(self.optimizer)
         self.optimizer.register_step_post_hook(self._note_step)  # torch's leave theirs behind
 
     def _note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 
@@ -67,7 +68,7 @@ class Precision:
 
 
 class Scaler(torch.amp.GradScaler):
-    """torch's scaler, which changes its scale only when no gradient of the old one is left.
+    """torch's scaler, which for prepared optimizers calls `update` itself.
 
     torch has `update` called once all optimizers have stepped, for it forgets whose gradients were
     unscaled. With several of them nobody knows which one is the last of an iteration: the scale
@@ -75,22 +76,20 @@ class Scaler(torch.amp.GradScaler):
 
     Attributes
     ----------
-    optimizers : int
-        How many optimizers step with it.
+    optimizers : WeakSet
+        Those that are prepared.
     """
 
     def __init__(self, device: str, **options: Any) -> None:
         super().__init__(device, **options)
-        self.optimizers = 0
-        self._stepped: set[int] = set()
+        self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self._stepped: set[int] = set()  # their ids
 
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Take an optimizer's step, unless its gradients overflowed."""
-        result = super().step(optimizer, *args, **kwargs)
+    def note_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Change the scale if this prepared optimizer was the last to call `step`."""
         self._stepped.add(id(optimizer))
-        if len(self._stepped) >= self.optimizers:
+        if self._stepped.issuperset(map(id, self.optimizers)):
             self.update()
-        return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Change the scale as the steps since the last time ask for."""
@@ -114,7 +113,11 @@ class Scaler(torch.amp.GradScaler):
 
     def __getstate__(self) -> dict[str, Any]:
         self._catch_up()  # torch refuses to copy a scaler in the middle of an iteration
-        return super().__getstate__()
+        return {k: v for k, v in super().__getstate__().items() if k != "optimizers"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.optimizers = WeakSet()  # copies of optimizers enter themselves
 
     def _catch_up(self) -> None:
         if self._stepped:

@@ -216,3 +216,28 @@ def test_the_scale_is_up_to_date_where_only_one_of_two_optimizers_steps():
     assert first.weight.grad.item() == 16.0
     one.step()
     assert first.weight.item() == 0.5
+
+
+def test_an_optimizer_that_is_not_prepared_steps_as_with_torchs_scaler():
+    accelerator = Accelerator("fp16", kwargs_handlers=[GradScalerKwargs(init_scale=64.0)])
+    model = accelerator.prepare(nn.Linear(1, 1, bias=False))
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for factor in (1.0, float("inf")):
+        accelerator.backward(model(torch.full((1, 1), 0.5)).sum() * factor)
+        accelerator.scaler.unscale_(optimizer)
+        accelerator.scaler.step(optimizer)
+        accelerator.scaler.update()
+        optimizer.zero_grad()
+    assert model.weight.item() == 0.5
+    assert accelerator.scaler.get_scale() == 32.0
+
+
+def test_optimizers_that_are_gone_hold_no_change_of_the_scale_back():
+    accelerator, *everything = two_weights()
+    everything = accelerator.free_memory(*everything)
+    model = nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    accelerator.backward(model(torch.ones(1, 1)).sum() * float("inf"))
+    optimizer.step()
+    assert accelerator.scaler.get_scale() == 32.0

@@ -27,15 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Calls:
-    """How often `accumulate` was entered for one batch (epoch, number) of a dataloader."""
+    """How often `accumulate` was entered for one batch (epoch, number) of a dataloader.
+
+    `before` holds how often it was for earlier batches, by their size.
+    """
 
     batch: tuple[int, int]
     size: int
-    expected: int
+    before: dict[int, int]
+    expected: int = 1
     now: int = 0
 
-    def foreseen(self, size: int) -> int:
-        """How often it will be for the next batch: for micro-batches as large as this one's."""
+    def of_next(self, batch: tuple[int, int], size: int) -> _Calls:
+        """Those of the next batch, none so far."""
+        self.before[self.size] = self.now
+        return _Calls(batch, size, self.before, self.before.get(size) or self._foreseen(size))
+
+    def _foreseen(self, size: int) -> int:
+        """How often it will be for a size not met before: for micro-batches as large as now."""
         if size >= self.size:
             return self.now
         of_each = -(-self.size // self.now)
@@ -46,10 +55,10 @@ class Accumulation:
     """Moves `GradientState.sync_gradients` from batch to batch.
 
     A batch may be cut into several micro-batches, each in an `accumulate` of its own: how many
-    there are is learned from the batch before, so that the last batch ends its window with its last
-    micro-batch, not with its first. A batch with fewer samples has as many less. Those that come
-    unforeseen after the end of the window are windows of their own, and weigh no more than in a
-    full one.
+    there are is learned from earlier batches of as many samples, so that the last batch ends its
+    window with its last micro-batch, not with its first. The first time that a batch has fewer
+    samples it is taken to have as many micro-batches less. Those that come unforeseen after the end
+    of the window are windows of their own, and weigh no more than in a full one.
 
     Attributes
     ----------
@@ -166,8 +175,8 @@ class Accumulation:
             return 0
         batch, size, calls = _batch_of(loader), _size(loader), self._calls.get(loader)
         if calls is None or calls.batch != batch:
-            expected = 1 if calls is None else calls.foreseen(size)
-            calls = self._calls[loader] = _Calls(batch, size, expected)
+            calls = _Calls(batch, size, {}) if calls is None else calls.of_next(batch, size)
+            self._calls[loader] = calls
         calls.now += 1
         return calls.expected - calls.now
 

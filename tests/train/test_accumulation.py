@@ -92,17 +92,18 @@ def micro_windows(cut, samples, *, batch_size=4, window=4, epochs=1):
     model, optimizer, ones = accelerator.prepare(
         model, optimizer, DataLoader(torch.ones(samples, 1), batch_size=batch_size)
     )
-    seen = []
+    seen, position, ended = [], 0, True
     for _ in range(epochs):
-        synced, position = [], 0
+        synced = []
         for batch in ones:
             for micro in cut(batch):
-                position = 1 if not synced or synced[-1] else position + 1
+                position = 1 if ended else position + 1
                 with accelerator.accumulate(model):
                     accelerator.backward(model(micro).mean())
                     optimizer.step()
                     optimizer.zero_grad()
-                synced.append(accelerator.sync_gradients)
+                ended = accelerator.sync_gradients
+                synced.append(ended)
                 assert accelerator.window_position == position
         seen.append(("".join(".^"[each] for each in synced), round(model.weight.item(), 5)))
     return seen
@@ -130,7 +131,22 @@ def test_micro_batches_that_nothing_foretold_are_not_lost_and_weigh_no_more_than
         return [batch] * 4
 
     found = micro_windows(by_feature, 5, window=8, epochs=2)
-    assert found == [("....^^^^", -1 - 3 / 8), ("....^^^^", -2 - 6 / 8)]
+    assert found == [("....^^^^", -1 - 3 / 8), (".......^", -2 - 3 / 8)]
+
+
+def test_as_many_micro_batches_of_a_short_batch_as_of_a_full_one_are_foreseen_once_met():
+    def views(batch):
+        return batch, batch
+
+    assert micro_windows(views, 10, window=2, epochs=2) == [(".^.^^^", -3.5), (".^.^.^", -6.5)]
+
+
+def test_a_short_batch_that_is_cut_into_fewer_than_foreseen_ends_its_window_once_met():
+    def cut(batch):  # 6 make 4 and 2, which are two as 4 might be
+        return batch.split(4)
+
+    found = micro_windows(cut, 10, batch_size=6, window=4, epochs=3)
+    assert [synced for synced, _ in found] == ["...", "^.^", "..^"]
 
 
 def test_a_validation_loop_inside_does_not_disturb_the_window():

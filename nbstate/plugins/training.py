@@ -59,7 +59,8 @@ class DataLoaderConfiguration(Plugin):
     dispatch_batches : bool, optional
         Rank 0 reads the data and sends each rank its part. None: for iterable datasets only.
     even_batches : bool
-        Repeat samples at the end until all ranks have as many.
+        Repeat samples at the end until all ranks have as many. Before it, batches of a sampler that
+        makes them of varying sizes stay as they are: for those `gather` needs ``as_list=True``.
     use_seedable_sampler : bool
         Shuffle by a seed and the epoch, equal in every run.
     data_seed : int, optional

@@ -178,7 +178,26 @@ class Accumulation:
             calls = _Calls(batch, size, {}) if calls is None else calls.of_next(batch, size)
             self._calls[loader] = calls
         calls.now += 1
+        if calls.now == 2:
+            self._refuse_uneven_cuts(loader)
         return calls.expected - calls.now
+
+    def _refuse_uneven_cuts(self, loader: Any) -> None:
+        """Ranks with more micro-batches than others would wait for these in a backward pass.
+
+        With windows of one batch each `accumulate` syncs: several for one batch are as many on all
+        ranks then, such as for the two models of a GAN.
+        """
+        if self.joined or self.state.num_steps == 1 or not getattr(loader, "even_batches", False):
+            return
+        sizes = [size for size in loader.round.sizes if size]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                f"several `accumulate` for one batch, of which ranks hold {_listed(sizes)} "
+                f"samples: cut into micro-batches, it would have more windows on some ranks than "
+                f"on others, which wait for each other for ever. Have the batch sampler make "
+                f"batches of one size, or use one `accumulate` for each batch"
+            )
 
 
 def _batch_of(loader: Any) -> tuple[int, int]:
@@ -196,6 +215,11 @@ def _size(loader: Any) -> int:
     """How many samples the batch in hand has, on the rank with the fewest: ranks have to agree."""
     facts = getattr(loader, "round", None)
     return 0 if facts is None else min(size for size in facts.sizes if size)
+
+
+def _listed(numbers: list[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}"
 
 
 def _last_for_some(loader: PreparedLoader) -> bool:

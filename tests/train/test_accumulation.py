@@ -149,6 +149,25 @@ def test_a_short_batch_that_is_cut_into_fewer_than_foreseen_ends_its_window_once
     assert [synced for synced, _ in found] == ["...", "^.^", "..^"]
 
 
+def test_batches_that_differ_between_ranks_are_not_cut_but_may_be_used_twice():
+    def train(window, again):
+        accelerator = Accelerator(gradient_accumulation_steps=window)
+        sampler = [[0, 1, 2, 3], [4], [5, 6], [7, 8]]
+        model, batches = accelerator.prepare(
+            one_weight(), DataLoader(torch.ones(9, 1), batch_sampler=sampler)
+        )
+        for batch in batches:
+            for micro in again(batch):
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(micro).mean())
+        return model.module.weight.grad.item()
+
+    assert list(debug_launcher(train, (1, lambda batch: [batch] * 2))) == [4.0, 4.0]
+    assert list(debug_launcher(train, (2, lambda batch: [batch]))) == [1.0, 1.0]
+    with pytest.raises(RankError, match="one batch, of which ranks hold 4 and 1 samples: cut into"):
+        debug_launcher(train, (2, lambda batch: batch.split(1)))
+
+
 def test_a_validation_loop_inside_does_not_disturb_the_window():
     accelerator = Accelerator(gradient_accumulation_steps=2)
     model = one_weight()

@@ -60,7 +60,11 @@ class Rendezvous:
         self.port: int = self._socket.getsockname()[1]
 
     def open_store(self, world_size: int) -> TCPStore:
-        """Serve the store; from here on the socket is the store's."""
+        """Serve the store, once the ranks are forked; from here on the socket is the store's.
+
+        The store's thread looks up the name of whoever connects. A process forked in that moment
+        would find the lock of the C library's resolver held for ever, and hang as it connects.
+        """
         from torch.distributed import TCPStore  # type: ignore[attr-defined] # not in its __all__
 
         # Without descriptors torch's store hangs: it cannot take the connections that wait for it.

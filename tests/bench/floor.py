@@ -29,6 +29,9 @@ def run(function: Callable[..., Any], n: int, *args: Any) -> list[Any]:
     """Return what `function(*args)` returned on each of n ranks."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
+    pipes = [Pipe(duplex=False) for _ in range(n)]
+    children = fork_each(n, lambda rank: _rank(function, args, rank, n, port, pipes[rank][1]))
+    # Not before the forks: see nbstate.start.rendezvous.
     store = TCPStore(
         "127.0.0.1",
         port,
@@ -37,8 +40,6 @@ def run(function: Callable[..., Any], n: int, *args: Any) -> list[Any]:
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
-    pipes = [Pipe(duplex=False) for _ in range(n)]
-    children = fork_each(n, lambda rank: _rank(function, args, rank, n, port, pipes[rank][1]))
     for _, writer in pipes:
         writer.close()
     values = [pickle.loads(reader.recv_bytes()) for reader, _ in pipes]
